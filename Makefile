@@ -1,0 +1,52 @@
+# Both `make demo` and `make test` set everything up in .venv by themselves.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-all lint types bench clean help
+
+help:
+	@echo 'make demo      train privately on MovieLens-100K, recommend, plot'
+	@echo 'make test      the default test suite'
+	@echo 'make test-all  the slow tests, too'
+	@echo 'make lint      ruff; make types: basedpyright; make bench: kernels'
+
+# The stamps are made again when a requirements file changes.
+$(VENV)/.runtime: requirements.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	  "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  -r requirements.txt
+	touch $@
+
+$(VENV)/.dev: requirements-dev.txt $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  -r requirements-dev.txt
+	touch $@
+
+demo: $(VENV)/.runtime
+	$(BIN)/python -m launch.train --dataset=ml-100k --epsilon=2 \
+	  --output=demo --overwrite
+	$(BIN)/python -m launch.recommend --model=demo --users=1,2,3 --k=5
+	@echo
+	@echo 'plot: demo/learning_curve.png   certificate: demo/certificate.json'
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n 2 -m 'not slow'
+
+test-all: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n 2
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.kernels
+
+clean:
+	rm -rf $(VENV) demo

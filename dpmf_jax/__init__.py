@@ -1,0 +1,76 @@
+"""Differentially private matrix factorization recommenders in JAX.
+
+The functional API, loaded on first use: `dpmf_jax.accounting` alone never
+imports JAX.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+  from dpmf_jax.accounting import epsilon as epsilon
+  from dpmf_jax.data.catalog import load as load
+  from dpmf_jax.data.formats import read as read
+  from dpmf_jax.data.ratings import Ratings as Ratings
+  from dpmf_jax.data.ratings import from_arrays as from_arrays
+  from dpmf_jax.data.ratings import from_csr as from_csr
+  from dpmf_jax.data.ratings import from_dataframe as from_dataframe
+  from dpmf_jax.data.rows import Data as Data
+  from dpmf_jax.data.splits import random_split as random_split
+  from dpmf_jax.data.synthetic import synthetic as synthetic
+  from dpmf_jax.metrics import baselines as baselines
+  from dpmf_jax.metrics import rmse as rmse
+  from dpmf_jax.serving import Model as Model
+  from dpmf_jax.serving import load_model as load_model
+  from dpmf_jax.serving import recommend as recommend
+  from dpmf_jax.sharding import training_data as training_data
+  from dpmf_jax.systems.gaussian_mf import gaussian_mf as gaussian_mf
+  from dpmf_jax.systems.gaussian_mf_config import (
+    GaussianMFConfig as GaussianMFConfig,
+  )
+  from dpmf_jax.systems.nonprivate import NonprivateConfig as NonprivateConfig
+  from dpmf_jax.systems.nonprivate import nonprivate as nonprivate
+  from dpmf_jax.training import fit as fit
+
+__version__ = '0.1.0'
+
+# The same names for run time; a test keeps the two lists equal.
+_MODULES = {
+  'baselines': 'dpmf_jax.metrics',
+  'Data': 'dpmf_jax.data.rows',
+  'epsilon': 'dpmf_jax.accounting',
+  'fit': 'dpmf_jax.training',
+  'from_arrays': 'dpmf_jax.data.ratings',
+  'from_csr': 'dpmf_jax.data.ratings',
+  'from_dataframe': 'dpmf_jax.data.ratings',
+  'gaussian_mf': 'dpmf_jax.systems.gaussian_mf',
+  'GaussianMFConfig': 'dpmf_jax.systems.gaussian_mf_config',
+  'load': 'dpmf_jax.data.catalog',
+  'load_model': 'dpmf_jax.serving',
+  'Model': 'dpmf_jax.serving',
+  'nonprivate': 'dpmf_jax.systems.nonprivate',
+  'NonprivateConfig': 'dpmf_jax.systems.nonprivate',
+  'random_split': 'dpmf_jax.data.splits',
+  'Ratings': 'dpmf_jax.data.ratings',
+  'read': 'dpmf_jax.data.formats',
+  'recommend': 'dpmf_jax.serving',
+  'rmse': 'dpmf_jax.metrics',
+  'synthetic': 'dpmf_jax.data.synthetic',
+  'training_data': 'dpmf_jax.sharding',
+}
+
+__all__ = list(_MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+  if name not in _MODULES:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  value = getattr(importlib.import_module(_MODULES[name]), name)
+  globals()[name] = value
+  return value
+
+
+def __dir__() -> list[str]:
+  return sorted({*globals(), *_MODULES})

@@ -1,0 +1,90 @@
+"""The few types that every room of the library shares.
+
+Nothing here imports JAX when it runs, so that the accountant, which needs
+`Guarantee`, can be used where there is no JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+  import jax
+
+  from dpmf_jax.accounting.events import Event
+
+Status = Literal['proved', 'claimed', 'none']
+Unit = Literal['rating', 'user']
+Relation = Literal['replace', 'add_remove']
+
+
+class Factors(NamedTuple):
+  """User and item factors; a side that must not be released is None."""
+
+  user: Any  # jax.Array [U, D]
+  item: Any  # jax.Array [I, D]
+
+
+class Release(NamedTuple):
+  """All that leaves the trusted curator, and nothing else.
+
+  A prediction is `offset + <user, item>`.
+  """
+
+  factors: Factors
+  offset: jax.Array  # [] a public constant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+  """A privacy statement about what a system runs and releases.
+
+  Attributes:
+    status: 'proved' (by us, for the code as it runs), 'claimed' (the paper
+      says so, by the paper's formula) or 'none' (not private).
+    unit: what one neighbouring step changes: a 'rating' or a whole 'user'.
+    relation: 'replace' (its value changes, who rated what is public) or
+      'add_remove' (it is there or not).
+    adversary: who is defended against, and what they may know.
+    released: what the guarantee covers.
+    secret: what must stay with the curator.
+    assumptions: everything the proof leans on, one sentence each.
+    mechanism: what is run and with how much noise, in a sentence.
+    event: the composed mechanism, for `accounting.epsilon`; None iff 'none'.
+  """
+
+  status: Status
+  unit: Unit
+  relation: Relation
+  adversary: str
+  released: tuple[str, ...]
+  secret: tuple[str, ...]
+  assumptions: tuple[str, ...]
+  mechanism: str
+  event: Event | None
+
+
+class System(NamedTuple):
+  """A recommender as pure functions, with what can be said of its privacy.
+
+  Attributes:
+    init: (key, data) -> State.
+    step: (key, state, data) -> (State, Info); pure, un-jitted, scannable and
+      vmappable. Equal static settings give the identical function object, so
+      that another noise level or step size does not compile again.
+    model: (state, data) -> Release with both sides, for the curator's own
+      metrics and serving; may hold more than the guarantee covers.
+    release: (key, state, data) -> Release; only what the guarantee covers.
+    steps: how many times `step` runs. Fixed before the data is seen; the
+      guarantee covers exactly this many.
+    guarantee: the statement that holds for `release` after `steps` steps.
+  """
+
+  init: Callable[..., Any]
+  step: Callable[..., Any]
+  model: Callable[..., Release]
+  release: Callable[..., Release]
+  steps: int
+  guarantee: Guarantee
