@@ -1,0 +1,1 @@
+"""Ratings on the host: reading, naming, splitting and making them (no JAX)."""

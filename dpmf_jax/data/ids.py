@@ -1,0 +1,96 @@
+"""From original ids to indices: '7' is the integer 7, '007' stays a string."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Where = Callable[[int], str]  # row number -> the words that locate it
+
+
+class DataError(ValueError):
+  """Ratings that cannot be used; the message says which, and what to do."""
+
+
+def factorize(
+  labels: Any, role: str, where: Where
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns (sorted ids, int32 index of each label into them)."""
+  labels = np.asarray(labels)
+  if labels.ndim != 1:
+    raise DataError(f'{role}: ids have shape {labels.shape}, not [N]')
+  kind = labels.dtype.kind
+  if kind in 'iu':
+    return factorize_integers(_int64(labels, role))
+  if kind in 'OT':
+    labels = _strings(labels, role, where)
+  elif kind == 'S':
+    labels = np.char.decode(labels, 'utf-8')
+  elif kind != 'U':
+    raise DataError(
+      f'{role}: ids have type {labels.dtype}; pass integers or strings '
+      '(a float id is ambiguous)'
+    )
+  ids, index = np.unique(labels, return_inverse=True)
+  return finish(ids, index, role, where)
+
+
+def finish(
+  ids: np.ndarray, index: np.ndarray, role: str, where: Where
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the checked (ids, index) of sorted unique strings, int64 if so."""
+  blank = np.char.str_len(np.char.strip(ids)) == 0
+  if blank.any():
+    row = int(np.flatnonzero(blank[index])[0])
+    raise DataError(f'{where(row)}: empty {role} id; fill it in or remove it')
+  numbers = canonical_integers(ids)
+  if numbers is None:
+    return ids, index.astype(np.int32)
+  order = np.argsort(numbers)  # as strings '10' comes before '9'
+  place = np.empty(len(order), np.int32)
+  place[order] = np.arange(len(order), dtype=np.int32)
+  return numbers[order], place[index]
+
+
+def factorize_integers(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Returns (sorted ids, int32 index) of int64 labels, in O(N) if compact."""
+  if not len(labels):
+    return labels, labels.astype(np.int32)
+  low, high = int(labels.min()), int(labels.max())
+  if high - low > 4 * len(labels) + 1024:
+    ids, index = np.unique(labels, return_inverse=True)
+    return ids, index.astype(np.int32)
+  offset = labels - low
+  present = np.zeros(high - low + 1, bool)
+  present[offset] = True
+  place = np.cumsum(present, dtype=np.int32) - np.int32(1)
+  return np.flatnonzero(present) + low, place[offset]
+
+
+def canonical_integers(ids: np.ndarray) -> np.ndarray | None:
+  """Returns string ids as int64 if each prints back the same, else None."""
+  try:
+    numbers = ids.astype(np.int64)
+  except (ValueError, OverflowError):
+    return None
+  return numbers if np.array_equal(numbers.astype(str), ids) else None
+
+
+def _int64(labels: np.ndarray, role: str) -> np.ndarray:
+  if labels.dtype == np.uint64 and (labels > np.iinfo(np.int64).max).any():
+    raise DataError(f'{role}: an id is above 2^63 - 1; pass the ids as strings')
+  return labels.astype(np.int64, copy=False)
+
+
+def _strings(labels: np.ndarray, role: str, where: Where) -> np.ndarray:
+  allowed = (str, int, np.integer)
+  for kind in set(map(type, labels)):
+    if not issubclass(kind, allowed) or kind is bool:
+      row = next(r for r, label in enumerate(labels) if type(label) is kind)
+      raise DataError(
+        f'{where(row)}: {role} id {labels[row]!r} is neither an integer nor a '
+        'string; fill it in or remove it'
+      )
+  return np.array([str(label) for label in labels], dtype=str)

@@ -1,0 +1,125 @@
+"""Rows: ratings laid out for the device, as fixed-length slices of rows.
+
+Ratings are sorted by row (user or item) and every row is cut into slices of
+L slots, so that all arrays are rectangular, padding is bounded by one slice
+per row, and neither orientation needs a scatter over ratings: a kernel sums
+inside slices, then adds the sorted slice sums into rows.
+
+Shapes: C chunks, S slices in a chunk, L slots in a slice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpmf_jax.data.ratings import Ratings
+
+SLOTS = 32
+SLICES = 64
+
+
+@dataclass(frozen=True)
+class Rows:
+  """One orientation of a ratings matrix, cut into slices.
+
+  The arrays are NumPy when built and JAX once on a device. Slots past
+  `length` are padding: column 0, value 0.
+
+  Attributes:
+    column: [C, S, L] int32, index on the other side.
+    value: [C, S, L] float32, the rating.
+    length: [C, S] int32, how many slots of a slice are ratings.
+    row: [C, S] int32, the row of a slice; ascending, so sums are sorted.
+    num_rows: how many rows there are (static).
+    mesh: devices over which C is sharded, or None (static).
+  """
+
+  column: Any
+  value: Any
+  length: Any
+  row: Any
+  num_rows: int
+  mesh: Any = None
+
+
+class Data(NamedTuple):
+  """The same ratings by user and by item, which is what systems are given."""
+
+  by_user: Rows
+  by_item: Rows
+
+
+def rows(
+  row: np.ndarray,
+  column: np.ndarray,
+  value: np.ndarray,
+  num_rows: int,
+  *,
+  slots: int = SLOTS,
+  slices: int = SLICES,
+  chunk_multiple: int = 1,
+) -> Rows:
+  """Row slices of the ratings (row, column, value).
+
+  Args:
+    row: [N] row of each rating.
+    column: [N] its index on the other side.
+    value: [N] its value.
+    num_rows: rows in all; rows without ratings take no slices.
+    slots: L, slots in a slice.
+    slices: S, slices in a chunk.
+    chunk_multiple: C is padded to a multiple of this, to shard evenly.
+
+  Returns:
+    Rows of NumPy arrays, whose slices are in row order; inside a row,
+    ratings keep the order of `column`, so that the layout does not depend
+    on the order in which the ratings were given.
+  """
+  order = np.lexsort((column, row))
+  row, column, value = row[order], column[order], value[order]
+  counts = np.bincount(row, minlength=num_rows)
+  slices_of = -(-counts // slots)
+  used = int(slices_of.sum())
+  chunks = max(1, -(-used // slices))
+  chunks = -(-chunks // chunk_multiple) * chunk_multiple
+  total = chunks * slices
+
+  slice_row = np.repeat(np.arange(num_rows, dtype=np.int32), slices_of)
+  first_slice = np.cumsum(slices_of) - slices_of  # [num_rows]
+  first_rating = np.cumsum(counts) - counts  # [num_rows]
+  within = np.arange(row.size) - first_rating[row]
+  slot = first_slice[row] * slots + within  # [N] place in the flat layout
+
+  flat_column = np.zeros(total * slots, np.int32)
+  flat_value = np.zeros(total * slots, np.float32)
+  flat_column[slot] = column
+  flat_value[slot] = value
+  length = np.zeros(total, np.int32)
+  rank = np.arange(used) - first_slice[slice_row]  # place among row's slices
+  length[:used] = np.minimum(counts[slice_row] - rank * slots, slots)
+  # Padding slices belong to the last row to stay sorted; they add zero.
+  padded_row = np.full(total, max(num_rows - 1, 0), np.int32)
+  padded_row[:used] = slice_row
+  return Rows(
+    column=flat_column.reshape(chunks, slices, slots),
+    value=flat_value.reshape(chunks, slices, slots),
+    length=length.reshape(chunks, slices),
+    row=padded_row.reshape(chunks, slices),
+    num_rows=num_rows,
+  )
+
+
+def data_rows(ratings: Ratings, *, chunk_multiple: int = 1, **layout) -> Data:
+  """Both orientations of `ratings` as NumPy row slices."""
+  layout['chunk_multiple'] = chunk_multiple
+  return Data(
+    by_user=rows(
+      ratings.user, ratings.item, ratings.value, ratings.num_users, **layout
+    ),
+    by_item=rows(
+      ratings.item, ratings.user, ratings.value, ratings.num_items, **layout
+    ),
+  )

@@ -1,0 +1,132 @@
+"""Files that are written whole or not at all, and arrays in named leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+import tree
+
+
+@contextlib.contextmanager
+def atomic(
+  path: str | os.PathLike[str], *, mode: int | None = None
+) -> Iterator[Path]:
+  """Yields a temporary path that becomes `path` if the block succeeds.
+
+  A reader sees the whole file or none of it; after an error the old file is
+  as it was. `mode` is that of a new file by default.
+  """
+  path = Path(path)
+  if not path.parent.is_dir():
+    raise ValueError(f'{path}: no such directory {path.parent}; make it first')
+  if path.is_dir():
+    raise ValueError(f'{path}: is a directory; name a file in it')
+  handle, name = tempfile.mkstemp(prefix=f'.{path.name}.', dir=path.parent)
+  partial = Path(name)
+  try:
+    os.close(handle)
+    yield partial
+    if mode is None:
+      mask = os.umask(0)
+      os.umask(mask)
+      mode = 0o666 & ~mask  # mkstemp gives 0600
+    partial.chmod(mode)
+    with partial.open('rb') as file:
+      os.fsync(file.fileno())
+    os.replace(partial, path)
+  finally:
+    partial.unlink(missing_ok=True)
+
+
+def write_bytes(
+  path: str | os.PathLike[str], content: bytes, *, mode: int | None = None
+) -> None:
+  """Writes `content` to `path`, whole or not at all."""
+  with atomic(path, mode=mode) as partial:
+    partial.write_bytes(content)
+
+
+def write_json(path: str | Path, value: Any, **options) -> None:
+  """Writes `value` as JSON; NaN and infinity are refused."""
+  text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+  write_bytes(path, (text + '\n').encode(), **options)
+
+
+def read_json(path: str | Path) -> Any:
+  """The value in a JSON file; ValueError names the file if it is broken."""
+  try:
+    return json.loads(Path(path).read_text(encoding='utf-8'))
+  except json.JSONDecodeError as error:
+    raise ValueError(f'{path}, line {error.lineno}: {error.msg}') from None
+
+
+def named_leaves(structure: Any) -> dict[str, np.ndarray]:
+  """The arrays of a nested structure by path, e.g. 'factors/user'.
+
+  Leaves that are None are left out.
+  """
+  return {
+    '/'.join(map(str, path)): np.asarray(leaf)
+    for path, leaf in tree.flatten_with_path(structure)
+    if leaf is not None
+  }
+
+
+def save_tree(
+  path: str | Path,
+  structure: Any,
+  *,
+  metadata: Mapping[str, str] | None = None,
+  mode: int | None = None,
+) -> None:
+  """Writes the leaves of `structure` to a safetensors file by their names."""
+  leaves = named_leaves(structure)
+  content = safetensors.numpy.save(
+    {k: np.ascontiguousarray(v).reshape(v.shape) for k, v in leaves.items()},
+    metadata=dict(metadata or {}),
+  )
+  write_bytes(path, content, mode=mode)
+
+
+def load_leaves(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
+  """The named leaves and the metadata of a safetensors file."""
+  try:
+    with safetensors.safe_open(path, framework='np') as file:
+      leaves = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+      return leaves, file.metadata() or {}
+  except safetensors.SafetensorError as error:
+    raise ValueError(
+      f'{path} is not a whole safetensors file: {error}'
+    ) from None
+
+
+def load_tree(path: str | Path, like: Any) -> Any:
+  """The structure `like` with the leaves that `save_tree` wrote.
+
+  Raises ValueError where names, shapes or types differ.
+  """
+  leaves, _ = load_leaves(path)
+  wanted = named_leaves(like)
+  if leaves.keys() != wanted.keys():
+    raise ValueError(
+      f'{path} has other leaves than this run: '
+      f'{sorted(leaves.keys() ^ wanted.keys())}'
+    )
+  for name, value in wanted.items():
+    found = leaves[name]
+    if (found.shape, found.dtype) != (value.shape, value.dtype):
+      raise ValueError(
+        f'{path}, leaf {name}: {found.dtype}{list(found.shape)} where this '
+        f'run has {value.dtype}{list(value.shape)}'
+      )
+  return tree.map_structure_with_path(
+    lambda p, x: None if x is None else leaves['/'.join(map(str, p))], like
+  )

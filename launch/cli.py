@@ -1,0 +1,96 @@
+"""The wrapper that gives every script the same exit codes and error lines.
+
+A script ends with
+
+    if __name__ == '__main__':
+      cli.run(main)
+
+and `main(argv)` returns 0 or None when done, 1 when the thing asked for did
+not hold. Wrong input or flags end with one line on stderr and exit code 2,
+Ctrl-C with 130. Set DPMF_TRACEBACK=1 to see where an error came from.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from absl import app, flags
+
+_WRONG_INPUT = 2
+_INTERRUPTED = 130
+
+
+def run(main: Callable[[Sequence[str]], Any]) -> NoReturn:
+  """Never returns: runs `main` under absl and exits with its code."""
+
+  def guarded(argv: Sequence[str]) -> Any:
+    if len(argv) > 1:
+      _fail(f'unexpected argument {argv[1]!r}; flags start with --')
+    try:
+      code = main(argv)
+      # A reader that went away (`| head`) shows here, not at exit.
+      sys.stdout.flush()
+      return code
+    except BrokenPipeError:
+      raise
+    except (ValueError, OSError, flags.Error) as error:
+      _fail(_line(error), error)
+
+  warnings.formatwarning = lambda message, *_, **__: f'warning: {message}\n'
+  for noisy in ('jax', 'matplotlib'):  # missing TPUs, font caches: not news
+    logging.getLogger(noisy).setLevel(logging.WARNING)
+  try:
+    app.run(guarded, flags_parser=_parse_flags)
+  except BrokenPipeError:
+    # The interpreter would flush stdout again at exit, and complain.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)
+  except KeyboardInterrupt:
+    print('interrupted', file=sys.stderr)
+    sys.exit(_INTERRUPTED)
+  sys.exit(0)  # app.run exits by itself; this line is for the type checker
+
+
+def scale(words: Sequence[str]) -> tuple[float, float]:
+  """Returns the value of a --scale=LOWEST,HIGHEST flag."""
+  try:
+    low, high = map(float, words)
+  except ValueError:
+    low = high = 0.0
+  if not low < high:
+    raise ValueError(
+      f'--scale={",".join(words)} must be the lowest and the highest possible '
+      'rating, for example --scale=1,5'
+    )
+  return low, high
+
+
+def _parse_flags(argv: Sequence[str]) -> list[str]:
+  """Returns the arguments that are not flags; a wrong flag exits with 2."""
+  try:
+    return flags.FLAGS(argv)
+  except flags.Error as error:
+    _fail(f'{_line(error)} (see --help)')
+  except SystemExit:
+    sys.exit(0)  # absl ends --help with 1, but help was asked for and given
+
+
+def _line(error: BaseException) -> str:
+  """Returns the message of an error on one line."""
+  if isinstance(error, OSError) and error.strerror and error.filename:
+    return f'{error.filename}: {error.strerror}'
+  return ' '.join(str(error).split()) or type(error).__name__
+
+
+def _fail(message: str, error: BaseException | None = None) -> NoReturn:
+  if error is not None and os.environ.get('DPMF_TRACEBACK'):
+    traceback.print_exception(error)
+  sys.stdout.flush()
+  print(f'error: {message}', file=sys.stderr)
+  sys.exit(_WRONG_INPUT)

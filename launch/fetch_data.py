@@ -1,0 +1,56 @@
+"""Gets a named data set and says where it is and what is in it.
+
+Example:
+
+  python -m launch.fetch_data --dataset=ml-100k
+
+The files are looked for in --data_dir, in $DPMF_DATA_DIR and in the cache,
+then fetched from their publisher, and always compared with their checksums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from absl import flags
+
+from dpmf_jax.data import catalog
+from launch import cli
+
+_DATASET = flags.DEFINE_enum(
+  'dataset', None, catalog.NAMES, 'Which data set to get.', required=True
+)
+_DATA_DIR = flags.DEFINE_string(
+  'data_dir',
+  None,
+  'A directory that has the data set as a folder, or is that folder.',
+)
+_CACHE_DIR = flags.DEFINE_string(
+  'cache_dir',
+  None,
+  'Where fetched data is kept; by default $DPMF_CACHE or ~/.cache/dpmf_jax.',
+)
+
+
+def main(argv: Sequence[str]) -> None:
+  del argv
+  name = _DATASET.value
+  data_dir, cache_dir = _DATA_DIR.value, _CACHE_DIR.value
+  if name.startswith('synthetic-'):
+    print(f'{name}: generated from a fixed seed, no file')
+    ratings = catalog.load(name)
+  else:
+    folder = catalog.fetch(name, data_dir=data_dir, cache_dir=cache_dir)
+    print(f'{name}: {folder}')
+    ratings = catalog.load(
+      name, data_dir=data_dir, cache_dir=cache_dir, quiet=True
+    )
+  low, high = ratings.scale
+  print(
+    f'{ratings.num_users} users, {ratings.num_items} items, '
+    f'{len(ratings)} ratings, scale {low:g} to {high:g}'
+  )
+
+
+if __name__ == '__main__':
+  cli.run(main)

@@ -1,0 +1,53 @@
+"""Strict JAX settings for every test, and the fixtures they share."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+# Before JAX starts: catch reused keys, and have two devices to shard over.
+os.environ.setdefault('JAX_DEBUG_KEY_REUSE', '1')
+os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+
+import jax
+import pytest
+
+jax.config.update('jax_num_cpu_devices', 2)
+jax.config.update('jax_numpy_rank_promotion', 'raise')
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def data_dir() -> Path:
+  """Where the real ratings are; skips, saying so, where there are none."""
+  folder = os.environ.get('DPMF_DATA_DIR')
+  if not folder or not Path(folder).is_dir():
+    pytest.skip('real ratings not found: set DPMF_DATA_DIR to their folder')
+  return Path(folder)
+
+
+@pytest.fixture
+def launch():
+  """Runs `python -m launch.NAME ...` in a process of its own."""
+
+  def run(name: str, *flags: str, **options) -> subprocess.CompletedProcess:
+    return subprocess.run(
+      [sys.executable, '-m', f'launch.{name}', *flags],
+      cwd=ROOT,
+      capture_output=True,
+      text=True,
+      timeout=300,
+      check=False,
+      **options,
+    )
+
+  return run
+
+
+@pytest.fixture(scope='session')
+def small_ratings():
+  """Synthetic ratings: 60 users, 40 items, 700 ratings, scale 1..5."""
+  from dpmf_jax.data.synthetic import synthetic
+
+  return synthetic(num_users=60, num_items=40, num_ratings=700, rank=3, seed=1)
