@@ -1,0 +1,122 @@
+"""How far one rating can move what is released, and how to share the noise.
+
+These are the numbers that a proof leans on. A system asks for them here and
+never types them in again.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dpmf_jax.accounting.events import (
+  checked_multiplier,
+  checked_number,
+  joint_noise_multiplier,
+)
+
+# Residuals are rounded to 2^-8 of their bound where sums have to be exact.
+RESIDUAL_BITS = 8
+
+
+def rating_gradient_sensitivity(
+  *,
+  relation: str,
+  rating_range: float,
+  clip_norm: float,
+  residual_bound: float | None = None,
+  rank: int = 1,
+  lattice_bits: int | None = None,
+) -> float:
+  """The L2 sensitivity of either side's gradient sum to a single rating.
+
+  The user gradient is G_u = sum_i e_ui clip(q_i) over the rated items, with
+  ||clip(q)|| <= clip_norm and residual e = <p_u, q_i> - r, itself clipped to
+  [-residual_bound, residual_bound] if a bound is given. The item gradient is
+  the same sum with the sides exchanged, so both have this sensitivity.
+
+  Reference: Mugdho and Imtiaz (2023), eq. (6), for 'replace' without a bound.
+
+  Args:
+    relation: 'replace' or 'add_remove'; there is no default on purpose.
+    rating_range: rating_max - rating_min. Every rating must lie in the range.
+    clip_norm: the largest norm of a factor row in the sum, C.
+    residual_bound: where |e| is clipped; None does not clip.
+    rank: D, the number of coordinates of a term.
+    lattice_bits: where e is rounded to multiples of
+      residual_bound / 2^RESIDUAL_BITS, and every coordinate of the exact sum
+      to multiples of `lattice_unit`; None for no rounding.
+
+  Privacy: one rating (u, i) is in one term of the sum, e clip(q_i).
+    replace: e moves by at most rating_range, as <p, q> does not change, and a
+      clipped e by at most 2 residual_bound also: min of the two, times C.
+    add_remove: the term comes or goes, |e| ||clip(q_i)|| <= residual_bound C.
+    Rounding e: two values that are x apart are at most x and one multiple
+      apart when rounded; residual_bound is a multiple, so it still bounds e.
+    Rounding the sum: each of D coordinates moves by at most one unit more.
+    It is needed that p, q and any term outside the sum (say lam p_u) are the
+    same for both neighbours: public, or released with noise before; and that
+    the sum is not divided by a count of ratings.
+  """
+  rating_range = _positive('rating_range', rating_range)
+  clip_norm = _positive('clip_norm', clip_norm)
+  if residual_bound is not None and residual_bound != math.inf:
+    bound = _positive('residual_bound', residual_bound)
+  else:
+    bound = math.inf
+  rounding = spacing = 0.0
+  if lattice_bits is not None:
+    if bound == math.inf:
+      raise ValueError('lattice_bits needs a finite residual_bound')
+    unit = lattice_unit(bound, clip_norm, lattice_bits)
+    rounding = math.sqrt(_positive('rank', rank)) * unit
+    spacing = bound * 2.0**-RESIDUAL_BITS
+  if relation == 'replace':
+    return min(rating_range + spacing, 2 * bound) * clip_norm + rounding
+  if relation == 'add_remove':
+    if bound == math.inf:
+      raise ValueError(
+        'residual_bound must be finite for relation add_remove, got '
+        f'{residual_bound!r}: a rating that comes or goes takes its whole '
+        'residual with it, and nothing else bounds that'
+      )
+    return bound * clip_norm + rounding
+  raise ValueError(
+    f"relation must be 'replace' or 'add_remove', got {relation!r}"
+  )
+
+
+def lattice_unit(
+  residual_bound: float, clip_norm: float, lattice_bits: int
+) -> float:
+  """What the coordinates of a gradient are rounded to multiples of."""
+  return residual_bound * clip_norm * 2.0**-lattice_bits
+
+
+def split_noise_multiplier(
+  noise_multiplier: float, user_share: float
+) -> tuple[float, float]:
+  """The (user, item) multipliers that jointly have `noise_multiplier`.
+
+  `user_share` of the step's mu^2 = 1/noise_multiplier^2 is spent on the user
+  gradient and the rest on the item gradient; 0.5 gives both the same noise.
+  Rounded up: `joint_noise_multiplier` of the two is never below the input.
+  """
+  noise_multiplier = checked_multiplier(noise_multiplier)
+  user_share = checked_number('user_share', user_share)
+  if not 0 < user_share < 1:
+    raise ValueError(
+      f'user_share must be in (0, 1), got {user_share!r}: the side with '
+      'nothing left to spend would need infinite noise'
+    )
+  user = noise_multiplier / math.sqrt(user_share)
+  item = noise_multiplier / math.sqrt(1 - user_share)
+  while joint_noise_multiplier(user, item) < noise_multiplier:
+    user, item = math.nextafter(user, math.inf), math.nextafter(item, math.inf)
+  return user, item
+
+
+def _positive(name: str, value: float) -> float:
+  value = checked_number(name, value)
+  if value <= 0:
+    raise ValueError(f'{name} must be > 0, got {value!r}')
+  return value
