@@ -1,0 +1,144 @@
+"""Residuals, squared errors and masked gradients over `Rows`.
+
+Work and memory are proportional to the number of ratings. A residual is
+e = offset + <p_u, q_i> - r for a rated pair, and is zero for padding.
+
+Sums here are float32: what a private mechanism queries is in `lattice.py`.
+"""
+
+from __future__ import annotations
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from dpmf_jax.data.rows import Data, Rows
+from dpmf_jax.sharding import sum_over_slices
+from dpmf_jax.types import Factors
+
+
+def take(array: jax.Array, index: jax.Array) -> jax.Array:
+  """`array[index]` for an index that is known to be in bounds."""
+  # Rows are validated when built, so no bounds check is paid for here.
+  return array.at[index].get(mode='promise_in_bounds')
+
+
+def pad_rank(factors: jax.Array) -> jax.Array:
+  """`factors` with zero columns up to a multiple of 8.
+
+  A gathered row is then made of whole vectors: 1.2 times faster at rank 20
+  and twice as fast at rank 4 on a CPU.
+  """
+  return jnp.pad(factors, ((0, 0), (0, -factors.shape[1] % 8)))
+
+
+def row_gradient(
+  rows: Rows,
+  row_factors: jax.Array,
+  column_factors: jax.Array,
+  *,
+  offset: jax.Array | float = 0.0,
+  column_scale: jax.Array | None = None,
+) -> jax.Array:
+  """The gradient [num_rows, D] of half the squared error in `row_factors`.
+
+  That is, for each row, the sum over its ratings of e * column_scale * q,
+  with q the factors of the rating's column.
+
+  Args:
+    rows: the ratings in the orientation of `row_factors`.
+    row_factors: [num_rows, D].
+    column_factors: [num_columns, D].
+    offset: a constant added to every prediction.
+    column_scale: [num_columns] factor that shrinks q in the gradient but not
+      in the prediction (norm clipping), or None.
+
+  Privacy: none is promised; see `lattice.row_gradient`.
+  """
+  chex.assert_rank([row_factors, column_factors], 2)
+  chex.assert_axis_dimension(row_factors, 0, rows.num_rows)
+  chex.assert_equal_shape([row_factors, column_factors], dims=1)
+  rank = row_factors.shape[1]
+  operands = [pad_rank(row_factors), pad_rank(column_factors)]
+  operands.append(jnp.asarray(offset))
+  if column_scale is not None:
+    operands.append(column_scale)
+
+  def slice_sums(
+    column, value, mask, row, row_factors, column_factors, offset, *scale
+  ):
+    q = take(column_factors, column)  # [S, L, D]
+    p = take(row_factors, row)  # [S, D]
+    e = offset + jnp.einsum('sld,sd->sl', q, p) - value
+    e = jnp.where(mask, e, 0.0)
+    if scale:
+      e = e * take(scale[0], column)
+    return jnp.einsum('sl,sld->sd', e, q)[:, :rank]
+
+  return sum_over_slices(slice_sums, rows, *operands)
+
+
+def gradients(
+  data: Data,
+  factors: Factors,
+  *,
+  offset: jax.Array | float = 0.0,
+  user_scale: jax.Array | None = None,
+  item_scale: jax.Array | None = None,
+) -> Factors:
+  """Gradients of half the squared error on both sides, at the same factors.
+
+  `user_scale` [U] and `item_scale` [I] shrink the *other* side's factors
+  where they enter a gradient (see `row_gradient`).
+  """
+  return Factors(
+    user=row_gradient(
+      data.by_user,
+      factors.user,
+      factors.item,
+      offset=offset,
+      column_scale=item_scale,
+    ),
+    item=row_gradient(
+      data.by_item,
+      factors.item,
+      factors.user,
+      offset=offset,
+      column_scale=user_scale,
+    ),
+  )
+
+
+def squared_error(
+  rows: Rows,
+  row_factors: jax.Array,
+  column_factors: jax.Array,
+  *,
+  offset: jax.Array | float = 0.0,
+  low: jax.Array | float = -jnp.inf,
+  high: jax.Array | float = jnp.inf,
+) -> tuple[jax.Array, jax.Array]:
+  """The sum of squared errors and the number of ratings.
+
+  Predictions are clipped to [low, high] first.
+  """
+
+  def slice_sums(
+    column, value, mask, row, row_factors, column_factors, offset, low, high
+  ):
+    q = take(column_factors, column)
+    p = take(row_factors, row)
+    prediction = offset + jnp.einsum('sld,sd->sl', q, p)
+    e = jnp.clip(prediction, low, high) - value
+    return jnp.where(mask, e * e, 0.0).sum(axis=-1)
+
+  row_factors, column_factors = pad_rank(row_factors), pad_rank(column_factors)
+  # Sums per row first, so that float32 never adds a small to a huge number.
+  by_row = sum_over_slices(
+    slice_sums,
+    rows,
+    row_factors,
+    column_factors,
+    *(jnp.asarray(x, row_factors.dtype) for x in (offset, low, high)),
+  )
+  return by_row.sum(), rows.length.sum()

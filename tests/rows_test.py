@@ -1,0 +1,80 @@
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpmf_jax.data.rows import data_rows, rows
+from dpmf_jax.sharding import device_mesh, put_rows, training_data
+
+
+def entries(layout):
+  """The (row, column, value) triples that a layout holds, sorted."""
+  slots = layout.column.shape[-1]
+  mask = np.arange(slots) < np.asarray(layout.length)[..., None]
+  row = np.broadcast_to(np.asarray(layout.row)[..., None], mask.shape)
+  columns = (
+    row[mask],
+    np.asarray(layout.column)[mask],
+    np.asarray(layout.value)[mask],
+  )
+  return sorted(zip(*(c.tolist() for c in columns), strict=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+  st.sets(st.tuples(st.integers(0, 6), st.integers(0, 9)), max_size=70),
+  st.integers(1, 5),
+  st.integers(1, 4),
+  st.integers(1, 3),
+)
+def test_rows_hold_each_rating_once(pairs, slots, slices, multiple):
+  row, column = (np.array([p[k] for p in pairs], np.int32) for k in (0, 1))
+  value = np.arange(1, len(pairs) + 1, dtype=np.float32)
+  layout = rows(
+    row, column, value, 7, slots=slots, slices=slices, chunk_multiple=multiple
+  )
+  assert layout.column.shape[1:] == (slices, slots)
+  assert len(layout.column) % multiple == 0
+  want = sorted(zip(row.tolist(), column.tolist(), value.tolist(), strict=True))
+  assert entries(layout) == want
+  assert (np.diff(layout.row.reshape(-1)) >= 0).all()
+
+
+def test_layout_does_not_depend_on_order(small_ratings):
+  shuffled = small_ratings.take(np.random.default_rng(0).permutation(700))
+  first, second = data_rows(small_ratings), data_rows(shuffled)
+  for a, b in zip(first, second, strict=True):
+    for field in ('column', 'value', 'length', 'row'):
+      np.testing.assert_array_equal(getattr(a, field), getattr(b, field))
+
+
+def test_padding_is_index_zero_and_value_zero(small_ratings):
+  layout = data_rows(small_ratings).by_user
+  mask = np.arange(32) < layout.length[..., None]
+  assert (~mask).any()
+  assert (layout.column[~mask] == 0).all()
+  assert (layout.value[~mask] == 0).all()
+
+
+def test_device_layout_takes_at_most_30_bytes_per_rating():
+  from dpmf_jax.data.synthetic import synthetic
+
+  ratings = synthetic(num_users=600, num_items=370, num_ratings=60_000, seed=0)
+  data = training_data(ratings)
+  total = sum(leaf.nbytes for leaf in jax.tree.leaves(data))
+  assert total / len(ratings) <= 30
+
+
+def test_rows_are_sharded_over_a_mesh(small_ratings):
+  mesh = device_mesh(2)
+  layout = training_data(small_ratings, mesh=mesh, slices=4).by_user
+  assert len(layout.column.sharding.device_set) == 2
+  assert dataclasses.replace(put_rows(layout), mesh=None).mesh is None
+
+
+def test_too_many_devices_is_an_error():
+  with pytest.raises(ValueError, match='num_devices=99 is not in'):
+    device_mesh(99)
