@@ -1,0 +1,39 @@
+"""Every system by name, with its config class and its named presets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from dpmf_jax.systems import gaussian_mf, gaussian_mf_config, nonprivate
+from dpmf_jax.types import System
+
+
+class Entry(NamedTuple):
+  """How to make a system.
+
+  Attributes:
+    config: its config class.
+    build: config -> System.
+    variants: variant -> settings that a script starts from; library callers
+      give every setting that has no default in the config class themselves.
+  """
+
+  config: Callable[..., Any]
+  build: Callable[[Any], System]
+  variants: Mapping[str, Mapping[str, Any]]
+
+
+SYSTEMS = {
+  'gaussian_mf': Entry(
+    gaussian_mf_config.GaussianMFConfig,
+    gaussian_mf.gaussian_mf,
+    {
+      'sound': {'variant': 'sound', 'relation': 'add_remove'},
+      'paper': gaussian_mf_config.PAPER,
+    },
+  ),
+  'nonprivate': Entry(
+    nonprivate.NonprivateConfig, nonprivate.nonprivate, {'none': {}}
+  ),
+}

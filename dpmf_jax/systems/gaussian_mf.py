@@ -1,0 +1,249 @@
+"""Gaussian-mechanism matrix factorization, as published and as it is sound.
+
+Reference: Mugdho and Imtiaz, Privacy-Preserving Matrix Factorization for
+Recommendation Systems using Gaussian Mechanism, Algorithm 1 and Theorem 2.
+Their X is our item factors, their Theta our user factors, n our rank.
+
+Each step, with e the residuals on the rated pairs:
+  grad_item = e^T clip(user) + ridge * item   (+ noise in the sound variant)
+  grad_user = e clip(item) + ridge * user + noise
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Literal, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpmf_jax.data.rows import Data
+from dpmf_jax.kernels import lattice
+from dpmf_jax.kernels.gradients import gradients
+from dpmf_jax.mechanisms.clipping import clip_scale
+from dpmf_jax.mechanisms.noise import add_on_lattice, normals
+from dpmf_jax.systems.gaussian_mf_config import (
+  GaussianMFConfig,
+  guarantee,
+  lattice_unit,
+  noise_stds,
+)
+from dpmf_jax.systems.settings import SGD, optimizer_state
+from dpmf_jax.types import Factors, Release, System
+
+
+class Hyper(NamedTuple):
+  """Traced settings: changing one does not compile again."""
+
+  ridge: jax.Array
+  clip_norm: jax.Array
+  residual_bound: jax.Array
+  unit: jax.Array
+  shift: jax.Array
+  low: jax.Array
+  high: jax.Array
+  offset: jax.Array
+  user_noise: jax.Array
+  item_noise: jax.Array
+
+
+class State(NamedTuple):
+  factors: Factors
+  optimizer: optax.OptState
+  hyper: Hyper
+
+
+class Info(NamedTuple):
+  """Diagnostics of a step, computed after the noise."""
+
+  user_gradient_norm: jax.Array
+  item_gradient_norm: jax.Array
+
+
+def initial_factors(
+  key: jax.Array, data: Data, rank: int, init: Literal['unit', 'bias']
+) -> Factors:
+  """Random factors that depend on the number of users and items only.
+
+  'unit' is Alg. 1, line 1: entries N(0, 1), rows scaled to norm 1. In 'bias'
+  rows have norm 0.1 and two columns are constants: a user starts as
+  (b, 0, small) and an item as (0, b, small), with b^2 = 1/2, so that the
+  first column of the items learns item biases and the second column of the
+  users learns user biases.
+  """
+  user_key, item_key = jax.random.split(key)
+
+  def side(key, num_rows, constant):
+    rows = jax.random.normal(key, (num_rows, rank))
+    rows = rows / jnp.linalg.norm(rows, axis=-1, keepdims=True)
+    if init == 'unit':
+      return rows
+    start = jnp.zeros(2).at[constant].set(0.5**0.5)
+    return (0.1 * rows).at[:, :2].set(start)
+
+  return Factors(
+    user=side(user_key, data.by_user.num_rows, 0),
+    item=side(item_key, data.by_item.num_rows, 1),
+  )
+
+
+def _update(optimizer, state: State, user, item) -> tuple[State, Info]:
+  """The optimizer's step (lines 8 and 9) from gradients as they are used."""
+  factors, ridge = state.factors, state.hyper.ridge
+  gradient = Factors(user + ridge * factors.user, item + ridge * factors.item)
+  updates, opt_state = optimizer.update(gradient, state.optimizer, factors)
+  factors = cast(Factors, optax.apply_updates(factors, updates))
+  info = Info(jnp.linalg.norm(user), jnp.linalg.norm(item))
+  return State(factors, opt_state, state.hyper), info
+
+
+@functools.cache
+def _paper_step(optimizer: optax.GradientTransformation):
+  """Algorithm 1; one object for equal arguments, see `System.step`."""
+
+  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+    factors, hyper = state.factors, state.hyper
+    # Lines 3 to 5. Predictions use the factors as they are; only the factor
+    # that multiplies the residual is clipped.
+    gradient = gradients(
+      data,
+      factors,
+      offset=hyper.offset,
+      user_scale=clip_scale(factors.user, hyper.clip_norm),
+      item_scale=clip_scale(factors.item, hyper.clip_norm),
+    )
+    # Lines 6 and 7. There is no noise on the item gradient.
+    (noise,) = normals(key, [gradient.user.shape], data.by_user.mesh)
+    user = gradient.user + hyper.user_noise * noise
+    return _update(optimizer, state, user, gradient.item)
+
+  return step
+
+
+@functools.cache
+def _sound_step(optimizer: optax.GradientTransformation):
+  """The step with noise on both gradients, exact sums and clipped residuals.
+
+  Privacy: see `gaussian_mf`.
+  """
+
+  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+    factors, hyper = state.factors, state.hyper
+    gradient = lattice.gradients(
+      data,
+      factors,
+      clip_norm=hyper.clip_norm,
+      offset=hyper.offset,
+      low=hyper.low,
+      high=hyper.high,
+      residual_bound=hyper.residual_bound,
+      shift=hyper.shift,
+    )
+    # Differs from the paper: line 4's gradient gets noise, too. Without it
+    # the items carry raw ratings into the next user gradient.
+    user_noise, item_noise = normals(
+      key, [side.shape for side in gradient], data.by_user.mesh
+    )
+    user = add_on_lattice(
+      gradient.user, hyper.user_noise * user_noise, hyper.unit
+    )
+    item = add_on_lattice(
+      gradient.item, hyper.item_noise * item_noise, hyper.unit
+    )
+    return _update(optimizer, state, user, item)
+
+  return step
+
+
+def _model(state: State, data: Data) -> Release:
+  del data
+  return Release(state.factors, state.hyper.offset)
+
+
+def _release(key: jax.Array, state: State, data: Data) -> Release:
+  """Both sides: in the sound variant every step's noise covers both."""
+  del key
+  return _model(state, data)
+
+
+def _release_paper(key: jax.Array, state: State, data: Data) -> Release:
+  """User factors only, as in Alg. 1, line 11."""
+  release = _release(key, state, data)
+  return release._replace(factors=release.factors._replace(item=None))
+
+
+def gaussian_mf(config: GaussianMFConfig) -> System:
+  """Gaussian-mechanism MF with the guarantee that `config.variant` has.
+
+  Privacy (sound): given the factors so far, which earlier steps released,
+  one rating (u, i) enters row u of the user gradient as clip(e) clip(q_i)
+  and row i of the item gradient as clip(e) clip(p_u), rounded to a lattice.
+  Changing its value moves e by at most r_max - r_min, and clip(e) by at most
+  2 * residual_bound; adding or removing it adds or removes its term, with
+  |clip(e)| <= residual_bound. The clipped factors have norm <= C. Sums are
+  exact, so no other term moves. So each gradient has L2 sensitivity
+  `sensitivity(config)`, a step is one Gaussian mechanism on both gradients
+  together with multiplier m, 1/m^2 = 1/m_user^2 + 1/m_item^2, and `steps`
+  adaptive steps are Gaussian DP with mu = sqrt(steps)/m (Dong, Roth and Su
+  2022, Corollary 3.3). The number of steps is fixed beforehand, initial
+  factors do not depend on ratings, ridge and optimizer only post-process.
+  """
+  optimizer = SGD if config.optimizer is None else config.optimizer
+  sound = config.variant == 'sound'
+  user_noise, item_noise = noise_stds(config)
+
+  def init(key: jax.Array, data: Data) -> State:
+    factors = initial_factors(key, data, config.rank, config.init)
+    opt_state = optimizer_state(optimizer, factors, config.step_size)
+    if sound:
+      _check_size(config, data)
+    low, high = config.scale
+    hyper = Hyper(
+      ridge=jnp.float32(config.ridge),
+      clip_norm=jnp.float32(config.clip_norm),
+      residual_bound=jnp.float32(config.residual_bound or np.inf),
+      unit=jnp.float32(lattice_unit(config) if sound else 0.0),
+      shift=jnp.int32(lattice.PRODUCT_BITS - config.lattice_bits),
+      low=jnp.float32(low),
+      high=jnp.float32(high),
+      offset=jnp.float32(config.center),
+      user_noise=jnp.asarray(_rounded_up(user_noise)),
+      item_noise=jnp.asarray(_rounded_up(item_noise)),
+    )
+    return State(factors, opt_state, hyper)
+
+  return System(
+    init=init,
+    step=(_sound_step if sound else _paper_step)(optimizer),
+    model=_model,
+    release=_release if sound else _release_paper,
+    steps=config.steps,
+    guarantee=guarantee(config),
+  )
+
+
+def _check_size(config: GaussianMFConfig, data: Data) -> None:
+  """Raises ValueError where integer sums or noise could overflow."""
+  rows = max(data.by_user.num_rows, data.by_item.num_rows)
+  most = 2 ** (30 - config.lattice_bits)
+  if rows > most:
+    raise ValueError(
+      f'lattice_bits={config.lattice_bits} allows {most} users or items, but '
+      f'there are {rows}; use lattice_bits={30 - (rows - 1).bit_length()}'
+    )
+  if max(noise_stds(config)) > 2.0**27 * lattice_unit(config):
+    raise ValueError(
+      f'noise of {max(noise_stds(config)):.3g} is too large for '
+      f'lattice_bits={config.lattice_bits}: use fewer bits or a larger epsilon'
+    )
+
+
+def _rounded_up(std: float) -> np.float32:
+  """`std` as float32, never smaller: rounding must not remove noise."""
+  rounded = np.float32(std)
+  # As Python floats: NumPy would compare in float32, where they are equal.
+  if float(rounded) < float(std):
+    rounded = np.nextafter(rounded, np.float32('inf'))
+  return rounded

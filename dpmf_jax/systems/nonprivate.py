@@ -1,0 +1,164 @@
+"""Plain matrix factorization by gradient descent: the baseline, not private.
+
+Biases, where wanted, are two more columns on each side: a user row is
+(p_u, b_u, 1) and an item row (q_i, 1, b_i), with the ones held fixed, so
+that the kernels need not know about them.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpmf_jax.data.rows import Data
+from dpmf_jax.kernels.gradients import gradients
+from dpmf_jax.systems.settings import (
+  ADAM,
+  optimizer_state,
+  require,
+  scale_check,
+)
+from dpmf_jax.types import Factors, Guarantee, Release, System
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonprivateConfig:
+  """Settings of a run.
+
+  Attributes:
+    scale: (lowest, highest) possible rating.
+    rank: number of factors, without the two bias columns.
+    steps: full-batch steps.
+    step_size: of Adam, the default optimizer.
+    ridge: L2 penalty per rating: a row with n ratings is shrunk by ridge * n.
+    biases: whether users and items have biases.
+    init_std: standard deviation of the initial factors.
+    optimizer: an optax transformation that replaces Adam.
+  """
+
+  scale: tuple[float, float]
+  rank: int = 20
+  steps: int = 150
+  step_size: float = 0.02
+  ridge: float = 0.12
+  biases: bool = True
+  init_std: float = 0.1
+  optimizer: optax.GradientTransformation | None = None
+
+  def __post_init__(self):
+    require(
+      self,
+      scale=scale_check(self.scale),
+      rank=(self.rank >= 1, 'at least 1'),
+      steps=(self.steps >= 1, 'at least 1'),
+      step_size=(self.step_size > 0, 'positive'),
+      ridge=(self.ridge >= 0, 'at least 0'),
+      init_std=(self.init_std > 0, 'positive'),
+    )
+
+
+class State(NamedTuple):
+  factors: Factors
+  optimizer: optax.OptState
+  ridge: jax.Array
+  offset: jax.Array
+
+
+class Info(NamedTuple):
+  unsafe_user_gradient_norm: jax.Array
+  unsafe_item_gradient_norm: jax.Array
+
+
+def _counts(rows) -> jax.Array:
+  """Ratings per row, [num_rows, 1]."""
+  counts = jax.ops.segment_sum(
+    rows.length.reshape(-1),
+    rows.row.reshape(-1),
+    rows.num_rows,
+    indices_are_sorted=True,
+  )
+  return counts[:, None].astype(jnp.float32)
+
+
+@functools.cache
+def _step(optimizer: optax.GradientTransformation, biases: bool):
+  """The step function; one object for equal arguments, see `System.step`."""
+
+  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+    del key  # Full-batch descent draws nothing.
+    factors = state.factors
+    gradient = gradients(data, factors, offset=state.offset)
+    user = gradient.user + state.ridge * _counts(data.by_user) * factors.user
+    item = gradient.item + state.ridge * _counts(data.by_item) * factors.item
+    if biases:
+      user = user.at[:, -1].set(0.0)  # the ones stay ones
+      item = item.at[:, -2].set(0.0)
+    updates, opt_state = optimizer.update(
+      Factors(user, item), state.optimizer, factors
+    )
+    factors = optax.apply_updates(factors, updates)
+    info = Info(jnp.linalg.norm(user), jnp.linalg.norm(item))
+    return state._replace(factors=factors, optimizer=opt_state), info
+
+  return step
+
+
+def _model(state: State, data: Data) -> Release:
+  del data
+  return Release(state.factors, state.offset)
+
+
+def _release(key: jax.Array, state: State, data: Data) -> Release:
+  del key
+  return _model(state, data)
+
+
+def nonprivate(config: NonprivateConfig) -> System:
+  """Matrix factorization without any privacy, to compare with.
+
+  Privacy: none. Everything it releases is computed from ratings as they are.
+  """
+  optimizer = ADAM if config.optimizer is None else config.optimizer
+
+  def init(key: jax.Array, data: Data) -> State:
+    user_key, item_key = jax.random.split(key)
+
+    def side(key, num_rows, fixed_column):
+      rows = jax.random.normal(key, (num_rows, config.rank)) * config.init_std
+      if not config.biases:
+        return rows
+      extra = jnp.zeros((num_rows, 2)).at[:, fixed_column].set(1.0)
+      return jnp.concatenate([rows, extra], axis=1)
+
+    factors = Factors(
+      user=side(user_key, data.by_user.num_rows, 1),
+      item=side(item_key, data.by_item.num_rows, 0),
+    )
+    opt_state = optimizer_state(optimizer, factors, config.step_size)
+    total = jnp.sum(data.by_user.value)  # padding has value 0
+    mean = total / jnp.maximum(jnp.sum(data.by_user.length), 1)
+    return State(factors, opt_state, jnp.float32(config.ridge), mean)
+
+  return System(
+    init=init,
+    step=_step(optimizer, config.biases),
+    model=_model,
+    release=_release,
+    steps=config.steps,
+    guarantee=Guarantee(
+      status='none',
+      unit='rating',
+      relation='replace',
+      adversary='none: this system is not private',
+      released=('user factors', 'item factors', 'mean rating'),
+      secret=(),
+      assumptions=(),
+      mechanism='none',
+      event=None,
+    ),
+  )

@@ -1,0 +1,43 @@
+"""What the systems' configs and optimizers have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+
+
+def require(config: object, **checks: tuple[bool, str]) -> None:
+  """Raises ValueError for the first field whose check does not hold.
+
+  Args:
+    config: the config that has the fields.
+    **checks: field name -> (whether it holds, what it must be).
+  """
+  for field, (holds, bound) in checks.items():
+    if not holds:
+      raise ValueError(f'{field}={getattr(config, field)!r} must be {bound}')
+
+
+def scale_check(scale: tuple[float, float]) -> tuple[bool, str]:
+  """The check of a (lowest, highest) rating scale, for `require`."""
+  low, high = scale
+  return low < high, '(lowest, highest) with lowest < highest'
+
+
+# The learning rate of these lives in their state, so that every step size
+# shares one compiled step.
+SGD = optax.inject_hyperparams(optax.sgd)(learning_rate=0.0)
+ADAM = optax.inject_hyperparams(optax.adam)(learning_rate=0.0)
+
+
+def optimizer_state(
+  optimizer: optax.GradientTransformation, params, step_size: float
+) -> Any:
+  """The initial state of `optimizer`, with `step_size` if it is SGD or ADAM."""
+  state: Any = optimizer.init(params)
+  if optimizer is SGD or optimizer is ADAM:
+    rate = {'learning_rate': jnp.float32(step_size)}
+    state = state._replace(hyperparams=state.hyperparams | rate)
+  return state

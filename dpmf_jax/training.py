@@ -1,0 +1,87 @@
+"""`fit`: the only jit. Steps run in blocks; callbacks run between blocks.
+
+The loop inside a block has a traced length, so one compilation serves every
+block length, noise level and step size of a data shape.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+
+from dpmf_jax.data.rows import Data
+from dpmf_jax.sharding import put_replicated
+from dpmf_jax.types import System
+
+
+class Report(NamedTuple):
+  """What callbacks get at a block boundary."""
+
+  step: int  # steps done so far
+  state: Any
+  info: Any  # of the block's last step; None before the first step
+
+
+@functools.partial(jax.jit, static_argnames=('step',))
+def _block(step, key, state, data, first, length):
+  """State after `length` steps from number `first`, and the last Info."""
+
+  def body(number, carry):
+    state, _ = carry
+    # The key of a step depends on its number alone: a resumed run draws the
+    # noise that the interrupted one would have drawn.
+    return step(jax.random.fold_in(key, number), state, data)
+
+  start = jax.random.fold_in(key, first)
+  _, info = jax.eval_shape(step, start, state, data)
+  empty = jax.tree.map(lambda x: jax.numpy.zeros(x.shape, x.dtype), info)
+  return jax.lax.fori_loop(first, first + length, body, (state, empty))
+
+
+def fit(
+  system: System,
+  key: jax.Array,
+  data: Data,
+  *,
+  report_every: int | None = None,
+  callbacks: Iterable[Callable[[Report], None]] = (),
+  start: tuple[int, Any] | None = None,
+) -> Any:
+  """The state after all `system.steps` steps.
+
+  Args:
+    system: what to train.
+    key: the run's key, consumed here: one subkey for `init`, one for each
+      step. Use another one for `release`.
+    data: `sharding.training_data(ratings)`.
+    report_every: steps in a block; all of them by default.
+    callbacks: called with a `Report` before the first and after each block.
+    start: (steps done, state) of an interrupted run with the same key, to go
+      on from there.
+
+  Privacy: runs exactly the number of steps that the guarantee covers, no
+  matter what the callbacks see. Callbacks that publish anything but the
+  state's released part are outside the guarantee.
+  """
+  init_key, steps_key = jax.random.split(key)
+  done, state = start or (0, system.init(init_key, data))
+  if not 0 <= done <= system.steps:
+    raise ValueError(f'start at step {done}, but there are {system.steps}')
+  block = report_every or system.steps
+  if block < 1:
+    raise ValueError(f'report_every={report_every} must be at least 1')
+  state = put_replicated(state, data.by_user.mesh)
+  callbacks = tuple(callbacks)
+  for callback in callbacks:
+    callback(Report(done, state, None))
+  while done < system.steps:
+    # Boundaries are multiples of the block, wherever the run started.
+    length = min(block - done % block, system.steps - done)
+    state, info = _block(system.step, steps_key, state, data, done, length)
+    done += length
+    for callback in callbacks:
+      callback(Report(done, state, info))
+  return state

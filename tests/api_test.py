@@ -1,0 +1,44 @@
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import dpmf_jax
+
+
+def test_names_for_the_type_checker_are_those_at_run_time():
+  tree = ast.parse(Path(dpmf_jax.__file__).read_text())
+  found = {
+    alias.name: node.module
+    for node in ast.walk(tree)
+    if isinstance(node, ast.ImportFrom) and node.module.startswith('dpmf_jax')
+    for alias in node.names
+  }
+  assert found == dpmf_jax._MODULES
+
+
+def test_every_name_loads():
+  for name, module in dpmf_jax._MODULES.items():
+    home = importlib.import_module(module)
+    assert getattr(dpmf_jax, name) is getattr(home, name)
+
+
+def test_importing_the_package_does_not_start_jax():
+  code = 'import sys, dpmf_jax; assert "jax" not in sys.modules'
+  subprocess.run([sys.executable, '-c', code], check=True)
+
+
+def test_no_system_imports_another():
+  folder = Path(dpmf_jax.__file__).parent / 'systems'
+  names = {p.stem for p in folder.glob('*.py')} - {
+    '__init__',
+    'settings',
+    'gaussian_mf_config',
+  }
+  assert names
+  for name in names:
+    source = (folder / f'{name}.py').read_text()
+    for other in names - {name}:
+      assert f'systems.{other}' not in source
+      assert f'systems import {other}' not in source
