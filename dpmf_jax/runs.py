@@ -1,0 +1,258 @@
+"""A training run as a folder: callbacks, checkpoint, and what is written.
+
+Nothing is released before the last step. A run that is interrupted keeps its
+key and state in `private/` and goes on with the same noise, so that its
+budget is spent once; the key is deleted when the run is finished.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import secrets
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+from dpmf_jax import accounting, files, serving
+from dpmf_jax.data.ratings import Ratings
+from dpmf_jax.data.rows import Data, Rows
+from dpmf_jax.metrics import rmse
+from dpmf_jax.training import Report
+from dpmf_jax.types import Guarantee, System
+
+FINISHED = 'certificate.json'  # written last: it marks a finished run
+OUTPUTS = (
+  'model.safetensors',
+  'ids.json',
+  'metrics.json',
+  'learning_curve.png',
+  FINISHED,
+)
+_CHECKPOINT = 'private/checkpoint.safetensors'
+_SEEN = 'private/seen.safetensors'
+_UNRELEASED = 'private/unreleased.safetensors'
+
+
+def random_key(seed: int | None) -> jax.Array:
+  """A key from `seed`, or from the operating system's entropy for None."""
+  if seed is not None:
+    return jax.random.key(seed)
+  data = np.frombuffer(secrets.token_bytes(8), np.uint32)
+  return jax.random.wrap_key_data(jnp.asarray(data))
+
+
+def digest(ratings: Ratings) -> str:
+  """A hash of the ratings, to tell whether a run goes on with the same."""
+  sha = hashlib.sha256()
+  for array in (ratings.user, ratings.item, ratings.value):
+    sha.update(np.ascontiguousarray(array).tobytes())
+  return sha.hexdigest()
+
+
+def prepare(folder: str | Path, *, overwrite: bool = False) -> Path:
+  """The output folder, made if need be, with `private/` for its owner only.
+
+  Raises ValueError where it holds a finished run or something else, unless
+  `overwrite`, which removes this library's files and no others.
+  """
+  folder = Path(folder)
+  if folder.exists() and not folder.is_dir():
+    raise ValueError(f'--output={folder} is a file, not a folder')
+  ours = {*OUTPUTS, 'private'}
+  if folder.is_dir() and not overwrite:
+    if (folder / FINISHED).exists():
+      raise ValueError(
+        f'--output={folder} holds a finished run; choose another folder or '
+        'pass --overwrite'
+      )
+    others = sorted(p.name for p in folder.iterdir() if p.name not in ours)
+    if others:
+      raise ValueError(
+        f'--output={folder} holds other files ({others[0]}, ...); choose an '
+        'empty or new folder, or pass --overwrite to write beside them'
+      )
+  if overwrite:
+    if (folder / FINISHED).exists():
+      warnings.warn(
+        f'replacing the finished run in {folder}: if its model was ever '
+        'published, its epsilon and that of this run add up',
+        stacklevel=2,
+      )
+    for name in (*OUTPUTS, _SEEN, _UNRELEASED):
+      (folder / name).unlink(missing_ok=True)
+    _drop_checkpoints(folder)
+  private = folder / 'private'
+  private.mkdir(parents=True, exist_ok=True, mode=0o700)
+  os.chmod(private, 0o700)  # mkdir leaves a folder that exists as it is
+  return folder
+
+
+def restore(
+  folder: Path, system: System, data: Data, key: jax.Array, settings: dict
+) -> tuple[jax.Array, tuple[int, Any] | None]:
+  """The key of the run and where to start: from a checkpoint if there is one.
+
+  Raises ValueError where the checkpoint is of a run with other settings.
+  """
+  path = folder / _CHECKPOINT
+  if not path.is_file():
+    return key, None
+  _, metadata = files.load_leaves(path)
+  saved = json.loads(metadata.get('settings', '{}'))
+  wanted = json.loads(json.dumps(settings))
+  changed = sorted(
+    name
+    for name in saved.keys() | wanted.keys()
+    if saved.get(name) != wanted.get(name)
+  )
+  if changed:
+    name = changed[0]
+    raise ValueError(
+      f'{folder} holds an interrupted run with {name}={saved.get(name)!r}, '
+      f'this one has {wanted.get(name)!r}; use the same settings to finish it, '
+      'another --output, or --overwrite to drop it'
+    )
+  state = jax.eval_shape(system.init, key, data)
+  like = {
+    'key': jax.random.key_data(key),
+    'step': np.int32(0),
+    'state': jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), state),
+  }
+  saved = files.load_tree(path, like)
+  state = jax.tree.map(jnp.asarray, saved['state'])
+  key = jax.random.wrap_key_data(jnp.asarray(saved['key']))
+  return key, (int(saved['step']), state)
+
+
+def checkpointer(
+  folder: Path, key: jax.Array, settings: dict, *, seconds: float
+) -> Callable[[Report], None]:
+  """A callback that saves key and state at the start and every `seconds`."""
+  last = -math.inf
+
+  def callback(report: Report) -> None:
+    nonlocal last
+    if time.monotonic() - last < seconds:
+      return
+    files.save_tree(
+      folder / _CHECKPOINT,
+      {
+        'key': jax.random.key_data(key),
+        'step': np.int32(report.step),
+        'state': report.state,
+      },
+      metadata={'settings': json.dumps(settings)},
+      mode=0o600,
+    )
+    last = time.monotonic()
+
+  return callback
+
+
+def curve_recorder(
+  system: System, data: Data, test: Rows | None, scale
+) -> tuple[list[dict], Callable[[Report], None]]:
+  """A list, and a callback that adds step, RMSE and seconds to it.
+
+  Privacy: the curve is computed from ratings without noise; it is for the
+  curator only.
+  """
+  curve = []
+  began = time.monotonic()
+
+  def callback(report: Report) -> None:
+    model = system.model(report.state, data)
+    point = {
+      'step': report.step,
+      'train_rmse': rmse(data.by_user, model, scale),
+    }
+    if test is not None:
+      point['test_rmse'] = rmse(test, model, scale)
+    # Clipped to the scale, an infinite prediction has a finite error.
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(model)):
+      raise ValueError(
+        f'training diverged: factors are not finite after step {report.step}; '
+        'use a smaller --step_size'
+      )
+    curve.append(point | {'seconds': round(time.monotonic() - began, 3)})
+
+  return curve, callback
+
+
+def progress(
+  system: System, curve: list[dict], *, delta: float | None, disable=False
+) -> tuple[tqdm, Callable[[Report], None]]:
+  """A bar, and a callback that shows step, RMSE and epsilon so far on it."""
+  bar = tqdm(
+    total=system.steps, unit='step', desc='training', disable=disable or None
+  )
+
+  def callback(report: Report) -> None:
+    bar.update(report.step - bar.n)
+    shown = {
+      name.removesuffix('_rmse'): f'{value:.4f}'
+      for name, value in (curve[-1] if curve else {}).items()
+      if name.endswith('_rmse')
+    }
+    spent = epsilon_so_far(system.guarantee, report.step, delta)
+    if spent is not None:
+      shown['epsilon'] = f'{spent:.3g}'
+    bar.set_postfix(shown)
+
+  return bar, callback
+
+
+def epsilon_so_far(
+  guarantee: Guarantee, step: int, delta: float | None
+) -> float | None:
+  """What the first `step` steps spend; None where there is no guarantee."""
+  if guarantee.event is None or delta is None:
+    return None
+  if step == 0:
+    return 0.0
+  return accounting.epsilon(accounting.after(guarantee.event, step), delta)
+
+
+def write_model(
+  folder: Path,
+  system: System,
+  key: jax.Array,
+  state: Any,
+  data: Data,
+  train: Ratings,
+) -> None:
+  """Writes the release, the ids, and under private/ what must stay secret."""
+  release = system.release(key, state, data)
+  covered = files.named_leaves(release)
+  rest = {
+    name: leaf
+    for name, leaf in files.named_leaves(system.model(state, data)).items()
+    if name not in covered
+  }
+  if rest:
+    files.save_tree(folder / _UNRELEASED, rest, mode=0o600)
+  files.save_tree(folder / _SEEN, serving.seen_leaves(train), mode=0o600)
+  files.write_json(folder / 'ids.json', serving.ids_json(train))
+  files.save_tree(folder / 'model.safetensors', release)
+
+
+def finish(folder: Path, certificate: dict) -> None:
+  """Writes the certificate, which ends the run, and deletes the key."""
+  files.write_json(folder / FINISHED, certificate)
+  _drop_checkpoints(folder)
+
+
+def _drop_checkpoints(folder: Path) -> None:
+  """Removes the checkpoint, and what a killed write left of one."""
+  for path in (folder / 'private').glob('*checkpoint.safetensors*'):
+    path.unlink()

@@ -1,0 +1,308 @@
+"""`launch.train` and `launch.recommend` as people run them."""
+
+import csv
+import json
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from dpmf_jax import files
+from dpmf_jax.data import formats
+from dpmf_jax.data.ratings import from_arrays
+from dpmf_jax.data.synthetic import synthetic
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  return tmp_path_factory.mktemp('train')
+
+
+@pytest.fixture(scope='module')
+def ratings_file(folder):
+  """A CSV with string ids, and its ratings."""
+  made = synthetic(num_users=80, num_items=50, num_ratings=1500, seed=2)
+  ratings = from_arrays(
+    [f'user-{u}' for u in made.user],
+    [f'item-{i}' for i in made.item],
+    made.value,
+    scale=made.scale,
+  )
+  path = folder / 'mine.csv'
+  formats.write(ratings, path)
+  return path
+
+
+@pytest.fixture(scope='module')
+def run(folder, ratings_file, request):
+  """A finished sound run with OS entropy: its folder and what it printed."""
+  output = folder / 'run'
+  done = subprocess.run(
+    [sys.executable, '-m', 'launch.train', f'--ratings={ratings_file}',
+     '--epsilon=3', f'--output={output}', '--steps=10'],
+    capture_output=True, text=True, check=False,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  return output, done
+
+
+def read(path):
+  return json.loads(path.read_text())
+
+
+def test_it_writes_what_it_says(run):
+  output, done = run
+  names = {path.name for path in output.iterdir()}
+  assert names == {
+    'model.safetensors', 'ids.json', 'metrics.json', 'learning_curve.png',
+    'certificate.json', 'private',
+  }  # fmt: skip
+  assert stat.S_IMODE((output / 'private').stat().st_mode) == 0o700
+  assert (output / 'learning_curve.png').read_bytes()[:4] == b'\x89PNG'
+  assert 'Guarantee (proved): epsilon = 3' in done.stdout
+
+
+def test_metrics_are_complete(run):
+  metrics = read(run[0] / 'metrics.json')
+  baselines = {'global_mean', 'user_mean', 'item_mean', 'bias'}
+  assert metrics['baselines'].keys() == baselines
+  for name in ('train_rmse', 'test_rmse', 'epsilon', 'delta', 'seconds'):
+    assert metrics[name] > 0
+  assert metrics['steps'] == 10
+  assert [point['step'] for point in metrics['curve']] == list(range(11))
+
+
+def test_certificate_is_of_this_run(run):
+  document = read(run[0] / 'certificate.json')
+  assert document['status'] == 'proved'
+  assert document['epsilon'] == pytest.approx(3, rel=1e-6)
+  assert document['relation'] == 'add_remove'
+  assert document['parameters']['steps'] == 10
+  assert document['randomness']['valid_for_release']
+  assert 'num_train' not in json.dumps(document)  # N is private here
+
+
+def test_model_holds_only_what_is_covered(run):
+  leaves, metadata = files.load_leaves(run[0] / 'model.safetensors')
+  assert set(leaves) == {'factors/user', 'factors/item', 'offset'}
+  assert leaves['factors/user'].shape == (80, 4)
+  assert not metadata
+
+
+def test_the_key_is_gone_when_the_run_is_done(run):
+  names = {path.name for path in (run[0] / 'private').iterdir()}
+  assert names == {'seen.safetensors'}
+
+
+def test_a_finished_run_is_not_written_over(run, launch, ratings_file):
+  before = (run[0] / 'model.safetensors').read_bytes()
+  done = launch(
+    'train', f'--ratings={ratings_file}', '--epsilon=3', f'--output={run[0]}'
+  )
+  assert done.returncode == 2
+  assert 'holds a finished run' in done.stderr
+  assert len(done.stderr.splitlines()) == 1
+  assert (run[0] / 'model.safetensors').read_bytes() == before
+
+
+def test_recommendations_have_original_ids_and_no_seen_items(
+  run, launch, tmp_path, ratings_file
+):
+  path = tmp_path / 'top.csv'
+  done = launch(
+    'recommend', f'--model={run[0]}', '--users=all', '--k=7', f'--output={path}'
+  )
+  assert done.returncode == 0, done.stderr
+  rows = list(csv.DictReader(path.open()))
+  assert list(rows[0]) == ['user', 'item', 'score', 'rank']
+  assert len({row['user'] for row in rows}) == 80
+  assert all(1 <= float(row['score']) <= 5 for row in rows)
+  leaves, _ = files.load_leaves(run[0] / 'private' / 'seen.safetensors')
+  ids = read(run[0] / 'ids.json')
+  seen = {
+    (ids['users'][u], ids['items'][i])
+    for u, i in zip(leaves['user'], leaves['item'], strict=True)
+  }
+  assert not seen & {(row['user'], row['item']) for row in rows}
+
+
+def test_recommendations_as_parquet_and_table(run, launch, tmp_path):
+  import pyarrow.parquet
+
+  path = tmp_path / 'top.parquet'
+  launch(
+    'recommend', f'--model={run[0]}', '--users=user-3', '--k=4',
+    f'--output={path}',
+  )  # fmt: skip
+  table = pyarrow.parquet.read_table(path)
+  assert table.column_names == ['user', 'item', 'score', 'rank']
+  assert table['rank'].to_pylist() == [1, 2, 3, 4]
+  done = launch('recommend', f'--model={run[0]}', '--users=user-3', '--k=4')
+  assert done.stdout.splitlines()[0] == 'user user-3'
+  assert all(item in done.stdout for item in table['item'].to_pylist())
+
+
+def train(launch, ratings_file, output, *flags):
+  return launch(
+    'train', f'--ratings={ratings_file}', f'--output={output}', *flags
+  )
+
+
+def test_a_seed_gives_the_same_bits_and_entropy_does_not(
+  launch, ratings_file, tmp_path, run
+):
+  models = []
+  for number in range(2):
+    output = tmp_path / str(number)
+    done = train(
+      launch, ratings_file, output, '--epsilon=3', '--steps=10', '--seed=5'
+    )
+    assert 'FOR EXPERIMENTS ONLY' in done.stdout
+    models.append((output / 'model.safetensors').read_bytes())
+  assert models[0] == models[1]
+  assert models[0] != (run[0] / 'model.safetensors').read_bytes()
+
+
+def test_paper_variant_releases_users_only(launch, ratings_file, tmp_path):
+  done = train(
+    launch, ratings_file, tmp_path / 'run', '--variant=paper', '--steps=5',
+    '--epsilon_per_step=0.3', '--delta=1e-5',
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  assert 'CLAIMED BY THE PAPER' in done.stdout
+  leaves, _ = files.load_leaves(tmp_path / 'run' / 'model.safetensors')
+  assert set(leaves) == {'factors/user', 'offset'}
+  done = launch('recommend', f'--model={tmp_path / "run"}', '--users=user-1')
+  assert done.returncode == 0
+  assert 'no guarantee covers' in done.stderr
+
+
+def test_nonprivate_has_no_epsilon(launch, ratings_file, tmp_path):
+  done = train(
+    launch,
+    ratings_file,
+    tmp_path / 'run',
+    '--system=nonprivate',
+    '--steps=5',
+    '--test_fraction=0',
+  )
+  assert done.returncode == 0, done.stderr
+  assert 'Guarantee: NONE' in done.stdout
+  document = read(tmp_path / 'run' / 'certificate.json')
+  assert (document['status'], document['epsilon']) == ('none', None)
+  assert read(tmp_path / 'run' / 'metrics.json')['test_rmse'] is None
+
+
+def test_an_interrupted_run_goes_on_to_the_same_bits(
+  launch, ratings_file, tmp_path
+):
+  flags = ['--epsilon=3', '--steps=4000', '--seed=1', '--report_every=100']
+  whole, broken = tmp_path / 'whole', tmp_path / 'broken'
+  assert train(launch, ratings_file, whole, *flags).returncode == 0
+  process = subprocess.Popen(
+    [sys.executable, '-m', 'launch.train', f'--ratings={ratings_file}',
+     f'--output={broken}', '--checkpoint_seconds=0', *flags],
+    stderr=subprocess.DEVNULL,
+    stdout=subprocess.DEVNULL,
+  )  # fmt: skip
+  checkpoint = broken / 'private' / 'checkpoint.safetensors'
+  deadline = time.monotonic() + 60
+  step = 0
+  while step == 0 and process.poll() is None and time.monotonic() < deadline:
+    if checkpoint.exists():
+      step = int(files.load_leaves(checkpoint)[0]['step'])
+    time.sleep(0.002)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  assert 0 < step < 4000
+  assert not (broken / 'model.safetensors').exists()
+  assert stat.S_IMODE(checkpoint.stat().st_mode) == 0o600
+
+  other = train(launch, ratings_file, broken, *flags[:-1], '--rank=5')
+  assert other.returncode == 2
+  assert 'interrupted run with config=' in other.stderr
+
+  done = train(launch, ratings_file, broken, *flags)
+  assert done.returncode == 0, done.stderr
+  assert 'going on from step' in done.stdout
+  for name in ('model.safetensors', 'certificate.json'):
+    assert (broken / name).read_bytes() == (whole / name).read_bytes()
+  assert not checkpoint.exists()
+
+
+def test_an_interrupted_run_with_entropy_keeps_its_key(
+  launch, ratings_file, tmp_path
+):
+  # The key is on disk before the first step, so a run that is started again
+  # cannot draw other noise for the same ratings.
+  output = tmp_path / 'run'
+  done = train(
+    launch,
+    ratings_file,
+    output,
+    '--epsilon=3',
+    '--steps=50',
+    '--step_size=3e38',
+  )
+  assert done.returncode == 2
+  assert 'training diverged' in done.stderr
+  path = output / 'private' / 'checkpoint.safetensors'
+  key = files.load_leaves(path)[0]['key']
+  train(
+    launch,
+    ratings_file,
+    output,
+    '--epsilon=3',
+    '--steps=50',
+    '--step_size=3e38',
+  )
+  np.testing.assert_array_equal(files.load_leaves(path)[0]['key'], key)
+
+
+@pytest.mark.parametrize(
+  ('flags', 'words'),
+  [
+    (['--epsilon=1', '--dataset=ml-100k'], 'one of --dataset=NAME and'),
+    ([], '--epsilon is missing'),
+    (['--epsilon=-1'], 'epsilon must be'),
+    (['--epsilon=1', '--scale=5'], '--scale=5 must be'),
+    (['--epsilon=1', '--scale=2,5'], 'is outside the scale 2..5'),
+    (['--epsilon=1', '--test_fraction=1.5'], '--test_fraction=1.5 must be'),
+    (['--epsilon=1', '--biases'], '--biases is not a setting of'),
+    (['--epsilon=1', '--epsilon_per_step=0.1'], 'exactly one of'),
+    (['--epsilon=1', '--devices=99'], 'num_devices=99'),
+    (['--epsilon=1', '--bogus=1'], 'bogus'),
+    (['--epsilon=one'], 'epsilon'),
+  ],
+)
+def test_wrong_input_is_one_line_and_destroys_nothing(
+  launch, ratings_file, tmp_path, flags, words
+):
+  output = tmp_path / 'run'
+  done = train(launch, ratings_file, output, *flags)
+  assert done.returncode == 2
+  assert len(done.stderr.splitlines()) == 1, done.stderr
+  assert done.stderr.startswith('error: ')
+  assert words in done.stderr
+  assert not (output / 'certificate.json').exists()
+
+
+def test_a_folder_with_other_files_is_left_alone(
+  launch, ratings_file, tmp_path
+):
+  (tmp_path / 'thesis.tex').write_text('x')
+  done = train(launch, ratings_file, tmp_path, '--epsilon=1')
+  assert done.returncode == 2
+  assert 'thesis.tex' in done.stderr
+  assert [path.name for path in tmp_path.iterdir()] == ['thesis.tex']
+
+
+def test_help_explains(launch):
+  for script in ('train', 'recommend'):
+    done = launch(script, '--help')
+    assert done.returncode == 0
+    assert f'python -m launch.{script}' in done.stdout
