@@ -1,0 +1,547 @@
+"""Times the masked-gradient step against its peers, and checks the targets.
+
+All in one process, contenders interleaved, so that the ratios hold on a
+machine whose speed changes while this runs. From the root of the checkout:
+
+  python -m benchmarks.kernels --data_dir=DIR --json=kernels.json
+
+It ends with code 1 if a target is missed, unless with --quick. Numba is
+needed here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pathlib
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numba
+import numpy as np
+import optax
+import tqdm
+from absl import flags
+
+from dpmf_jax import training
+from dpmf_jax.data import catalog
+from dpmf_jax.data.ratings import Ratings, to_csr
+from dpmf_jax.data.rows import Data
+from dpmf_jax.data.synthetic import synthetic
+from dpmf_jax.kernels.gradients import gradients
+from dpmf_jax.sharding import device_mesh, put_replicated, training_data
+from dpmf_jax.systems import gaussian_mf
+from dpmf_jax.systems.gaussian_mf_config import GaussianMFConfig
+from dpmf_jax.systems.nonprivate import NonprivateConfig, nonprivate
+from dpmf_jax.systems.settings import SGD
+from dpmf_jax.types import Factors, System
+from launch import cli
+
+_ROUNDS = flags.DEFINE_integer('rounds', 15, 'Rounds over all contenders.', 1)
+_QUICK = flags.DEFINE_bool('quick', False, 'Small sizes: a smoke test.')
+_JSON = flags.DEFINE_string('json', None, 'File for all the figures.')
+_DATA_DIR = flags.DEFINE_string(
+  'data_dir',
+  None,
+  'Has ml-1m/ratings.dat; $DPMF_DATA_DIR by default, else made-up ratings.',
+)
+
+RANK = 20
+STEPS = 4  # in one run
+OFFSET = 3.5
+STEP_SIZE = 1e-4
+TOLERANCE = 1e-3  # of what the steps change, in norm
+PAUSE = 0.02  # seconds, for the last contender's threads to go to sleep
+ML_1M = (6_040, 3_706, 1_000_209)
+SIZES = (100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
+QUICK_SIZES = (100_000, 200_000)
+
+Times = dict[str, list[float]]  # contender -> seconds per step, by round
+
+
+class Target(NamedTuple):
+  """A figure and the most, or the least, that it may be."""
+
+  what: str
+  figure: float
+  bound: float
+  at_least: bool = False
+
+  @property
+  def met(self) -> bool:
+    if self.at_least:
+      return self.figure >= self.bound
+    return self.figure <= self.bound
+
+
+def main(argv: Sequence[str]) -> int:
+  del argv
+  jax.config.update('jax_num_cpu_devices', 2)
+  jax.config.update('jax_enable_compilation_cache', False)
+  numba.set_num_threads(min(2, numba.get_num_threads()))
+  one, two = None, device_mesh(2)
+  sizes = QUICK_SIZES if _QUICK.value else SIZES
+  machine = {
+    'cores': os.cpu_count(),
+    'processor': _processor(),
+    'load': os.getloadavg()[0],
+    'jax': jax.__version__,
+    'numba': numba.__version__,
+    'devices': [str(device) for device in jax.devices()],
+  }
+
+  with tqdm.tqdm(total=5 + len(sizes), unit='stage') as bar:
+
+    def stage(name: str) -> None:
+      bar.set_description(name)
+      bar.refresh()
+
+    stage('ratings')
+    ratings = _ratings()
+    data = {mesh: training_data(ratings, mesh=mesh) for mesh in (one, two)}
+    bar.update()
+    stage('compiling')
+    compiling = {
+      f'{what}, {n}': seconds
+      for n, mesh in zip(DEVICES, (one, two), strict=True)
+      for what, seconds in compile_seconds(ratings, data[mesh]).items()
+    }
+    bar.update()
+    stage('checking and timing the peers')
+    runs = peers(ratings, data[one], data[two])
+    errors = check(runs)
+    step_times = interleave(runs, _ROUNDS.value)
+    bar.update()
+    stage('private and not')
+    privacy_times = interleave(
+      privacy_runs(data[one], '1 device')
+      | privacy_runs(data[two], '2 devices'),
+      _ROUNDS.value,
+    )
+    bar.update()
+    runs, bytes_per_rating = {}, {}
+    for size in sizes:
+      stage(f'{size:,} ratings')
+      new, bytes_per_rating[size] = scaling_runs(size)
+      runs |= new
+      bar.update()
+    stage('scaling')
+    scaling_times = interleave(runs, _ROUNDS.value)
+    slopes = {name: log_slope(name, scaling_times) for name in SCALED}
+    bar.update()
+
+  ratio = lambda a, b: paired_ratio(step_times, a, b)
+  overhead = {
+    n: paired_ratio(privacy_times, f'private, {n}', f'nonprivate, {n}')
+    for n in DEVICES
+  }
+  targets = [
+    Target('ours on 1 device / numba', ratio('ours, 1 device', NUMBA), 1.5),
+    Target('ours on 2 devices / numba', ratio('ours, 2 devices', NUMBA), 1.0),
+    Target(
+      'COO segment_sum / ours on 1 device',
+      ratio('COO segment_sum', 'ours, 1 device'),
+      4.0,
+      at_least=True,
+    ),
+    *(
+      Target(f'seconds to compile, {n}', compiling[f'gradient step, {n}'], 1.5)
+      for n in DEVICES
+    ),
+    Target('log-log slope of time in ratings', slopes['ours'], 1.05),
+    Target('device bytes per rating', max(bytes_per_rating.values()), 30.0),
+    *(
+      Target(f'private / nonprivate step, {n}', overhead[n], 1.15)
+      for n in DEVICES
+    ),
+  ]
+  print(
+    f'{machine["cores"]} cores, {machine["processor"]}, load '
+    f'{machine["load"]:.1f}, jax {machine["jax"]}, numba {machine["numba"]}'
+  )
+  print(
+    f'{ratings.name}: {len(ratings.value):,} ratings, {ratings.num_users:,} x '
+    f'{ratings.num_items:,}, rank {RANK}, {_ROUNDS.value} rounds'
+  )
+  show('one step', step_times, 'ours, 1 device')
+  show('a step of a system', privacy_times, 'plain, 1 device')
+  show('by number of ratings', scaling_times, f'ours, {sizes[0]}')
+  for name, seconds in compiling.items():
+    print(f'compiling, {name}: {seconds:.2f} s')
+  for name, size in bytes_per_rating.items():
+    print(f'device bytes per rating, {name:,} ratings: {size:.1f}')
+  for name, slope in slopes.items():
+    print(f'log-log slope, {name}: {slope:.2f}')
+  print(f'largest relative difference: {max(errors.values()):.1e}\n')
+  for target in targets:
+    print(
+      f'{"PASS" if target.met else "FAIL"}  {target.what}: '
+      f'{target.figure:.2f} ({">=" if target.at_least else "<="} '
+      f'{target.bound:g})'
+    )
+  if _JSON.value:
+    figures = {
+      'machine': machine,
+      'data': ratings.name,
+      'quick': _QUICK.value,
+      'seconds_per_step': step_times,
+      'relative_difference': errors,
+      'privacy_seconds_per_step': privacy_times,
+      'scaling_seconds_per_step': scaling_times,
+      'slopes': slopes,
+      'compile_seconds': compiling,
+      'bytes_per_rating': bytes_per_rating,
+      'targets': [t._asdict() | {'met': t.met} for t in targets],
+    }
+    pathlib.Path(_JSON.value).write_text(json.dumps(figures, indent=2) + '\n')
+  return 0 if _QUICK.value or all(target.met for target in targets) else 1
+
+
+# Measuring.
+
+DEVICES = ('1 device', '2 devices')
+Run = Callable[[], Factors]  # the factors after STEPS steps, computed
+
+
+def interleave(runs: dict[str, Callable[[], Any]], rounds: int) -> Times:
+  """Seconds per step of every run in every round, after a round unmeasured."""
+  times: Times = {name: [] for name in runs}
+  for number in range(rounds + 1):
+    for name, run in runs.items():
+      time.sleep(PAUSE)
+      start = time.perf_counter()
+      run()
+      if number:
+        times[name].append((time.perf_counter() - start) / STEPS)
+  return times
+
+
+def median(times: list[float]) -> float:
+  return statistics.median(times)
+
+
+def paired_ratio(times: Times, one: str, other: str) -> float:
+  """The median over rounds of the ratio of two contenders in that round."""
+  pairs = zip(times[one], times[other], strict=True)
+  return statistics.median(a / b for a, b in pairs)
+
+
+def show(title: str, times: Times, base: str) -> None:
+  """Prints a table of `times`; ratios are to the contender `base`."""
+  print(f'\n{title:<28}{"median":>10}{"min":>10}{"ratio":>8}{"of min":>8}')
+  for name, seconds in times.items():
+    print(
+      f'{name:<28}{1e3 * median(seconds):>7.1f} ms{1e3 * min(seconds):>7.1f} ms'
+      f'{median(seconds) / median(times[base]):>8.2f}'
+      f'{min(seconds) / min(times[base]):>8.2f}'
+    )
+  print()
+
+
+def check(runs: dict[str, Run]) -> dict[str, float]:
+  """How far each run is from float64, or AssertionError if it is too far."""
+  names = [name for name in runs if name != REFERENCE]
+  want = runs.pop(REFERENCE)()
+  start = start_factors(len(want.user), len(want.item))
+  errors = {}
+  for name in names:
+    errors[name] = 0.0
+    for got, w, s in zip(runs[name](), want, start, strict=True):
+      distance = np.linalg.norm(np.asarray(got, np.float64) - w)
+      error = float(distance / np.linalg.norm(w - s))
+      errors[name] = max(errors[name], error)
+    if not errors[name] <= TOLERANCE:
+      raise AssertionError(f'{name} is off by {errors[name]:.1e} of the change')
+  return errors
+
+
+# The same steps in several ways.
+
+REFERENCE = 'SciPy, float64'
+NUMBA = 'numba, 2 threads'
+
+
+def start_factors(num_users: int, num_items: int) -> Factors:
+  rng = np.random.default_rng(0)
+  draw = lambda rows: np.float32(rng.normal(0, RANK**-0.5, (rows, RANK)))
+  return Factors(draw(num_users), draw(num_items))
+
+
+def peers(ratings: Ratings, one: Data, two: Data) -> dict[str, Run]:
+  """The contenders, and the reference for `check`."""
+  start = start_factors(ratings.num_users, ratings.num_items)
+  return {
+    'ours, 1 device': ours_run(start, one),
+    'ours, 2 devices': ours_run(start, two),
+    'dense mask': dense_run(start, ratings),
+    'COO segment_sum': coo_run(start, ratings),
+    'SciPy CSR': scipy_run(start, ratings, np.float32),
+    NUMBA: numba_run(start, ratings),
+    'numba, row views': numba_run(start, ratings, _numba_side_views),
+    REFERENCE: scipy_run(start, ratings, np.float64),
+  }
+
+
+def descend(factors: Factors, gradient: Factors) -> Factors:
+  return jax.tree.map(lambda f, g: f - STEP_SIZE * g, factors, gradient)
+
+
+def jax_run(gradient: Callable, factors: Factors, *data: Any) -> Run:
+  """STEPS steps in one jit, as `fit` runs them."""
+
+  @jax.jit
+  def steps(factors, data, length):
+    body = lambda _, f: descend(f, gradient(f, *data))
+    return jax.lax.fori_loop(0, length, body, factors)
+
+  return lambda: jax.block_until_ready(steps(factors, data, STEPS))
+
+
+def ours_run(start: Factors, data: Data) -> Run:
+  def gradient(factors, data):
+    return gradients(data, factors, offset=OFFSET)
+
+  factors = jax.device_put(start)
+  return jax_run(gradient, put_replicated(factors, data.by_user.mesh), data)
+
+
+def dense_run(start: Factors, ratings: Ratings) -> Run:
+  def gradient(factors, value, mask):
+    e = mask * (OFFSET + factors.user @ factors.item.T - value)
+    return Factors(e @ factors.item, e.T @ factors.user)
+
+  value, mask = np.zeros((2, ratings.num_users, ratings.num_items), np.float32)
+  value[ratings.user, ratings.item] = ratings.value
+  mask[ratings.user, ratings.item] = 1
+  return jax_run(gradient, *jax.device_put((start, value, mask)))
+
+
+def coo_run(start: Factors, ratings: Ratings) -> Run:
+  def gradient(factors, user, item, value):
+    p, q = factors.user[user], factors.item[item]
+    e = (OFFSET + (p * q).sum(axis=-1) - value)[:, None]
+    return Factors(
+      jax.ops.segment_sum(e * q, user, ratings.num_users),
+      jax.ops.segment_sum(e * p, item, ratings.num_items),
+    )
+
+  arrays = (ratings.user, ratings.item, ratings.value)
+  return jax_run(gradient, *jax.device_put((start, *arrays)))
+
+
+def scipy_run(start: Factors, ratings: Ratings, dtype: type) -> Run:
+  value: Any = to_csr(ratings).astype(dtype)
+  user = np.repeat(np.arange(ratings.num_users), np.diff(value.indptr))
+
+  def gradient(factors):
+    p, q = factors.user[user], factors.item[value.indices]
+    e = value.copy()
+    e.data = dtype(OFFSET) + np.einsum('nd,nd->n', p, q) - value.data
+    return Factors(e @ factors.item, e.T @ factors.user)
+
+  def run():
+    factors = Factors(*(np.asarray(side, dtype) for side in start))
+    for _ in range(STEPS):
+      factors = descend(factors, gradient(factors))
+    return factors
+
+  return run
+
+
+@numba.njit(parallel=True, fastmath=True)
+def _numba_side(first, column, value, row_factors, column_factors, offset, out):
+  """Writes the gradient of the rows, which are in CSR, into `out`."""
+  # Elements, not views of rows: Numba counts references to a view, and that
+  # takes twice the time of all the rest.
+  for row in numba.prange(len(first) - 1):
+    for d in range(RANK):
+      out[row, d] = 0
+    for n in range(first[row], first[row + 1]):
+      c = column[n]
+      e = offset - value[n]
+      for d in range(RANK):
+        e += row_factors[row, d] * column_factors[c, d]
+      for d in range(RANK):
+        out[row, d] += e * column_factors[c, d]
+
+
+@numba.njit(parallel=True, fastmath=True)
+def _numba_side_views(
+  first, column, value, row_factors, column_factors, offset, out
+):
+  """The same as one would first write it, with NumPy's view of a row."""
+  for row in numba.prange(len(first) - 1):
+    p = row_factors[row]
+    total = np.zeros_like(p)
+    for n in range(first[row], first[row + 1]):
+      q = column_factors[column[n]]
+      e = offset - value[n]
+      for d in range(RANK):
+        e += p[d] * q[d]
+      for d in range(RANK):
+        total[d] += e * q[d]
+    out[row] = total
+
+
+def numba_run(
+  start: Factors, ratings: Ratings, kernel: Callable = _numba_side
+) -> Run:
+  by_user = to_csr(ratings)
+  by_item = by_user.T.tocsr()
+  offset = np.float32(OFFSET)
+
+  def gradient(factors):
+    out = Factors(*(np.empty_like(side) for side in factors))
+    for rows, row_factors, column_factors, side in (
+      (by_user, factors.user, factors.item, out.user),
+      (by_item, factors.item, factors.user, out.item),
+    ):
+      csr = (rows.indptr, rows.indices, rows.data)
+      kernel(*csr, row_factors, column_factors, offset, side)
+    return out
+
+  def run():
+    factors = start
+    for _ in range(STEPS):
+      factors = descend(factors, gradient(factors))
+    return factors
+
+  return run
+
+
+# The system's step, with and without privacy.
+
+
+def private_system():
+  config = GaussianMFConfig(
+    variant='sound',
+    relation='add_remove',
+    scale=(1.0, 5.0),
+    delta=1e-6,
+    noise_multiplier=50.0,
+    rank=RANK,
+    steps=STEPS,
+    step_size=STEP_SIZE,
+    residual_bound=1.0,
+  )
+  return gaussian_mf.gaussian_mf(config)
+
+
+def plain_step(key: jax.Array, state: Any, data: Data):
+  """gaussian_mf's step without clipping, residual bound and noise."""
+  del key
+  factors, hyper = state.factors, state.hyper
+  gradient = gradients(data, factors, offset=hyper.offset)
+  ridged = jax.tree.map(lambda g, f: g + hyper.ridge * f, gradient, factors)
+  updates, opt_state = SGD.update(ridged, state.optimizer, factors)
+  factors: Any = optax.apply_updates(factors, updates)
+  info = gaussian_mf.Info(*map(jnp.linalg.norm, gradient))
+  return state._replace(factors=factors, optimizer=opt_state), info
+
+
+def block_arguments(
+  system: System, data: Data, step: Callable | None = None
+) -> tuple:
+  """What `fit` calls its jitted block of steps with."""
+  key = jax.random.key(0)
+  state = put_replicated(system.init(key, data), data.by_user.mesh)
+  return step or system.step, key, state, data, 0, STEPS
+
+
+def privacy_runs(data: Data, devices: str) -> dict[str, Callable[[], Any]]:
+  def run(system, step=None):
+    arguments = block_arguments(system, data, step)
+    return lambda: jax.block_until_ready(training._block(*arguments))
+
+  baseline = nonprivate(
+    NonprivateConfig(scale=(1.0, 5.0), rank=RANK, steps=STEPS)
+  )
+  return {
+    f'plain, {devices}': run(private_system(), plain_step),
+    f'nonprivate, {devices}': run(baseline),
+    f'private, {devices}': run(private_system()),
+  }
+
+
+def compile_seconds(ratings: Ratings, data: Data) -> dict[str, float]:
+  """Seconds to trace, compile and run the first time, caches cleared."""
+  start = start_factors(ratings.num_users, ratings.num_items)
+  arguments = block_arguments(private_system(), data)
+  seconds = {}
+  for name, run in (
+    ('gradient step', ours_run(start, data)),
+    ('fit, private', lambda: training._block(*arguments)),
+  ):
+    jax.clear_caches()
+    began = time.perf_counter()
+    jax.block_until_ready(run())
+    seconds[name] = time.perf_counter() - began
+  return seconds
+
+
+# Scaling.
+
+
+SCALED = ('ours', 'numba')  # one device and two threads
+
+
+def scaling_runs(num_ratings: int) -> tuple[dict[str, Run], float]:
+  """Our step and Numba's at a size, and our device bytes per rating.
+
+  Numba is there to tell what the caches do from what we do: the factors grow
+  from the first-level cache out of the second.
+  """
+  num_users, num_items = num_ratings // 165, num_ratings // 270
+  ratings = synthetic(
+    num_users=num_users, num_items=num_items, num_ratings=num_ratings, seed=1
+  )
+  start, data = start_factors(num_users, num_items), training_data(ratings)
+  runs = {
+    f'ours, {num_ratings}': ours_run(start, data),
+    f'numba, {num_ratings}': numba_run(start, ratings),
+  }
+  size = sum(leaf.nbytes for leaf in jax.tree.leaves(data))
+  return runs, size / num_ratings
+
+
+def log_slope(contender: str, times: Times) -> float:
+  """The exponent of the number of ratings in the contender's time."""
+  sizes, logs = [], []
+  for name, seconds in times.items():
+    who, _, size = name.partition(', ')
+    if who == contender:
+      sizes.append(math.log(int(size)))
+      logs.append(math.log(median(seconds)))
+  return float(np.polyfit(sizes, logs, 1)[0])
+
+
+# What this runs on.
+
+
+def _processor() -> str:
+  info = pathlib.Path('/proc/cpuinfo')
+  lines = info.read_text().splitlines() if info.is_file() else []
+  names = [line.partition(':')[2] for line in lines if 'model name' in line]
+  return names[0].strip() if names else platform.processor()
+
+
+def _ratings() -> Ratings:
+  """ML-1M if it is there (nothing is fetched), else ratings of its shape."""
+  folder = _DATA_DIR.value or os.environ.get('DPMF_DATA_DIR')
+  if _QUICK.value:
+    users, items, count = 600, 400, 50_000
+  else:
+    users, items, count = ML_1M
+    if folder and pathlib.Path(folder, 'ml-1m', 'ratings.dat').is_file():
+      return catalog.load('ml-1m', data_dir=folder, quiet=True)
+  return synthetic(num_users=users, num_items=items, num_ratings=count, seed=1)
+
+
+if __name__ == '__main__':
+  cli.run(main)
