@@ -37,8 +37,10 @@ def paper(**settings):
 
 
 def without_noise(state):
-  zero = jnp.float32(0)
-  hyper = state.hyper._replace(user_noise=zero, item_noise=zero)
+  zero, none = jnp.float32(0), jnp.int32(0)
+  hyper = state.hyper._replace(
+    user_noise=zero, item_noise=zero, user_dither=none, item_dither=none
+  )
   return state._replace(hyper=hyper)
 
 
@@ -213,6 +215,23 @@ def test_too_many_users_for_the_lattice_are_refused():
   )
 
 
+def test_short_slices_with_few_bits_are_refused():
+  # The low parts of 131,080 products in slices of one overflow int32.
+  users = np.arange(140_000)
+  ratings = from_arrays(users, users * 0, 1 + users % 5, scale=(1, 5))
+  system = gaussian_mf(sound(lattice_bits=4))
+  with pytest.raises(ValueError, match='slices of 1'):
+    system.init(jax.random.key(0), training_data(ratings, slots=1))
+  system.init(jax.random.key(0), training_data(ratings))
+
+
+def test_noise_too_large_for_the_lattice_is_refused(small_ratings):
+  data = training_data(small_ratings)
+  with pytest.raises(ValueError, match='use fewer bits or a larger epsilon'):
+    gaussian_mf(sound(epsilon=1e-4)).init(jax.random.key(0), data)
+  gaussian_mf(sound(epsilon=1e-4, lattice_bits=5)).init(jax.random.key(0), data)
+
+
 def test_both_sides_together_are_the_accounted_gaussian():
   for relation, share in itertools.product(
     ('replace', 'add_remove'), (0.2, 0.5)
@@ -285,12 +304,16 @@ def test_any_optax_optimizer_drives_the_updates(small_ratings):
     ({'delta': 0.0}, r'delta=0.0 must be in \(0, 1\)'),
     ({'relation': 'neighbour'}, "relation='neighbour' must be"),
     ({'residual_bound': None}, r'residual_bound=None must be in \(0, 256\]'),
-    ({'residual_bound': 1e6}, 'residual_bound=1000000.0 must be in'),
+    ({'residual_bound': 1e3}, 'residual_bound=1000.0 must be in'),
     ({'scale': (1e6, 1e6 + 1)}, 'too far from 0'),
     ({'step_size': float('inf')}, 'step_size=inf must be positive and'),
     ({'offset': float('nan')}, 'offset=nan must be finite'),
     ({'lattice_bits': 30}, 'lattice_bits=30 must be in 4..18'),
-    ({'rank': 1}, 'rank=1 must be at least 1, and at least 2'),
+    ({'rank': 1}, 'rank=1 must be at least 1, at least 2'),
+    ({'rank': 3.5}, 'rank must be an integer'),
+    ({'lattice_bits': 10.5}, 'lattice_bits must be an integer'),
+    ({'clip_norm': 1e9}, r'needs it in \[1e-6, 1e6\]'),
+    ({'residual_bound': 7e-37}, r'needs it in \[1e-6, 1e6\]'),
     ({'steps': 0}, 'steps=0 must be at least 1'),
     ({'scale': (5.0, 1.0)}, 'lowest < highest'),
     ({'epsilon': -1.0}, 'epsilon must be'),

@@ -95,18 +95,25 @@ def test_sums_are_those_of_the_oracle(small_ratings, bound):
     assert np.abs(b).max() > 2
 
 
-def test_sums_do_not_depend_on_layout_devices_or_splitting(small_ratings):
+@pytest.mark.parametrize('bound', [1.0, 37.3])  # the latter shows single ulps
+def test_sums_do_not_depend_on_layout_devices_or_splitting(
+  small_ratings, bound
+):
   factors = random_factors(small_ratings)
   data = training_data(small_ratings)
-  first = gradients(data, factors)
+  options = {'bound': bound, 'bits': lattice.PRODUCT_BITS}
+  first = gradients(data, factors, **options)
   mesh = device_mesh(2)
   others = [
-    gradients(training_data(small_ratings, slots=4, slices=2), factors),
+    gradients(
+      training_data(small_ratings, slots=4, slices=2), factors, **options
+    ),
     gradients(
       training_data(small_ratings, mesh=mesh, slices=4),
       put_replicated(factors, mesh),
+      **options,
     ),
-    gradients(data, factors, narrow=1),
+    gradients(data, factors, narrow=1, **options),
   ]
   for other in others:
     jax.tree.map(np.testing.assert_array_equal, first, other)

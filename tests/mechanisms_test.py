@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpmf_jax.mechanisms.clipping import clip_rows, clip_scale
-from dpmf_jax.mechanisms.noise import add_on_lattice, normal, normals
+from dpmf_jax.mechanisms.noise import (
+  MOST_UNITS,
+  Draws,
+  add_on_lattice,
+  dither_bits,
+  draws,
+)
 from dpmf_jax.sharding import device_mesh
 
 
@@ -42,28 +52,64 @@ def test_rows_that_are_not_finite_contribute_nothing():
   assert (np.linalg.norm(clipped, axis=1) <= 1).all()
 
 
+def normal(key, count, mesh=None):
+  return draws(key, [(count,)], mesh)[0].normal
+
+
 def test_lattice_noise_has_its_scale_and_stays_on_the_lattice():
   count = jnp.arange(100_000, dtype=jnp.int32).reshape(1000, 100) * 7
-  (noise,) = normals(jax.random.key(3), [count.shape])
-  noised = add_on_lattice(count, 5.0 * noise, 2.0**-6)
-  units = np.asarray(noised, np.float64) * 2**6
+  (drawn,) = draws(jax.random.key(3), [count.shape])
+  unit = 2.0**-6
+  noised = add_on_lattice(count, drawn, 5.0, unit, dither_bits(5.0, unit))
+  units = np.asarray(noised, np.float64) / unit
   np.testing.assert_array_equal(units, np.round(units))
-  draws = (units - np.asarray(count)).ravel() * 2.0**-6
+  found = (units - np.asarray(count)).ravel() * unit
   # 100,000 draws: the KS test accepts the right scale (false alarm 1e-3 at
-  # most, seed fixed) and rejects 2/3 and 3/2 of it. Rounding adds 1e-6 of
-  # the variance.
-  p_value = lambda std: scipy.stats.kstest(draws, 'norm', (0, std)).pvalue
+  # most, seed fixed) and rejects 2/3 and 3/2 of it. Rounding and dither add
+  # less than 1e-4 of the variance.
+  p_value = lambda std: scipy.stats.kstest(found, 'norm', (0, std)).pvalue
   assert p_value(5.0) > 1e-3
   assert p_value(5.0 * 2 / 3) < 1e-9
   assert p_value(5.0 * 3 / 2) < 1e-9
 
 
+@pytest.mark.parametrize('log_units', [13, 19, 22])
+def test_low_bits_of_the_noise_are_fair(log_units):
+  # float32 noise of 2^19 units has a grid of its own: without the dither
+  # 52.6% of the results were even. Two million draws: standard error 0.035%,
+  # so 0.2% is a false alarm of 1e-8.
+  units = 2.0**log_units
+  assert units <= MOST_UNITS
+  (drawn,) = draws(jax.random.key(5), [(2_000_000,)])
+  bits = dither_bits(units, 1.0)
+  count = jnp.zeros(2_000_000, jnp.int32)
+  # Small enough to be read back from a float32 exactly.
+  found = np.asarray(add_on_lattice(count, drawn, units, 1.0, bits), np.int64)
+  small = found[np.abs(found) < 2**24]
+  assert len(small) > 1_900_000
+  assert abs((small % 2 == 0).mean() - 0.5) < 2e-3
+  assert abs((small % 4 == 1).mean() - 0.25) < 2e-3
+
+
+def test_dither_is_small_beside_the_noise():
+  for units in (1.0, 50.0, 2.0**10, 3e5, MOST_UNITS):
+    assert 2.0 ** dither_bits(units, 1.0) <= max(1.0, units / 64)
+  assert dither_bits(MOST_UNITS, 1.0) == 16
+
+
 def test_noise_is_added_exactly_far_from_zero():
-  # In float32 a noise of 1.25 would be lost beside 2^29.
+  # In float32 these would be lost beside 2^29.
+  drawn = Draws(jnp.array([-1.0, 1.0]), jnp.array([0, 0]))
   found = add_on_lattice(
-    jnp.array([2**29, -(2**29) + 1]), jnp.array([-(2.0**29), 2.0**29]), 1.0
+    jnp.array([2**22, -(2**22) + 1]), drawn, 2.0**22, 1.0, 0
   )
   assert found.tolist() == [0.0, 1.0]
+
+
+def test_a_draw_that_is_not_finite_releases_nothing():
+  drawn = Draws(jnp.array([jnp.nan, jnp.inf]), jnp.array([0, 0]))
+  found = add_on_lattice(jnp.array([5, 5]), drawn, 1.0, 1.0, 0)
+  assert np.isnan(found).all()
 
 
 def test_noise_is_the_same_for_the_same_key_only():
@@ -77,34 +123,50 @@ def test_noise_is_the_same_for_the_same_key_only():
 @pytest.mark.parametrize('count', [1, 2, 999, 1000, 1001])
 def test_draws_do_not_depend_on_the_devices(count):
   mesh = device_mesh(2)
-  one = jax.jit(lambda key: normal(key, count))(jax.random.key(4))
-  two = jax.jit(lambda key: normal(key, count, mesh))(jax.random.key(4))
-  assert one.shape == two.shape == (count,)
-  np.testing.assert_array_equal(one, two)
+  one, two = (
+    jax.jit(lambda key, mesh=mesh: draws(key, [(count,)], mesh)[0])(
+      jax.random.key(4)
+    )
+    for mesh in (None, mesh)
+  )
+  assert one.normal.shape == two.uniform.shape == (count,)
+  jax.tree.map(np.testing.assert_array_equal, one, two)
 
 
 def test_shapes_share_one_stream_without_overlap():
   shapes = [(3, 4), (5,), (2, 1)]
-  parts = normals(jax.random.key(7), shapes)
+  parts = [part.normal for part in draws(jax.random.key(7), shapes)]
   assert [part.shape for part in parts] == shapes
   together = np.concatenate([np.ravel(part) for part in parts])
   np.testing.assert_array_equal(together, normal(jax.random.key(7), 19))
   assert len(np.unique(together)) == 19
 
 
+def test_noise_is_there_with_64_bit_types_enabled():
+  code = (
+    'import jax, numpy as np;'
+    'from dpmf_jax.mechanisms.noise import draws;'
+    'd = draws(jax.random.key(0), [(10000,)])[0];'
+    'x = np.asarray(d.normal); assert 0.97 < x.std() < 1.03, x;'
+    'assert 0 <= d.uniform.min() and 65000 < d.uniform.max() < 65536'
+  )
+  env = os.environ | {'JAX_ENABLE_X64': '1'}
+  subprocess.run([sys.executable, '-c', code], check=True, env=env)
+
+
 def test_normal_draws_reach_the_tails_and_fill_them():
   # Two million draws, fixed seed. 5.73e-7 of them are beyond 5 on average;
   # beyond 4 there are 127 on average (standard deviation 11).
-  draws = np.asarray(normal(jax.random.key(0), 2_000_000), np.float64)
-  assert np.isfinite(draws).all()
-  assert np.abs(draws).max() < 6.8
-  assert 71 <= (np.abs(draws) > 4).sum() <= 183  # 5 standard deviations
-  far = draws[np.abs(draws) > 3]
+  found = np.asarray(normal(jax.random.key(0), 2_000_000), np.float64)
+  assert np.isfinite(found).all()
+  assert np.abs(found).max() < 6.8
+  assert 71 <= (np.abs(found) > 4).sum() <= 183  # 5 standard deviations
+  far = found[np.abs(found) > 3]
   assert len(np.unique(far)) > 0.999 * len(far)
 
 
 def test_noise_entries_are_independent():
-  draws = np.asarray(normals(jax.random.key(9), [(20_000, 4)])[0])
-  correlation = np.corrcoef(draws.T) - np.eye(4)
+  found = np.asarray(draws(jax.random.key(9), [(20_000, 4)])[0].normal)
+  correlation = np.corrcoef(found.T) - np.eye(4)
   # Standard error 0.007; 5 of them is a false alarm of 1e-6 per pair.
   assert np.abs(correlation).max() < 0.036

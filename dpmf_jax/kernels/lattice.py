@@ -29,7 +29,7 @@ from dpmf_jax.types import Factors
 
 FACTOR_BITS = 10
 PRODUCT_BITS = RESIDUAL_BITS + FACTOR_BITS
-# A slice of 32 products of 18 bits stays below 2^24, exact in float32.
+# A slice of this many products of 18 bits stays below 2^24, exact in float32.
 MOST_SLOTS = 2 ** (24 - PRODUCT_BITS)
 # Up to here the products of a row fit into int32 without splitting them.
 _NARROW = 2 ** (31 - PRODUCT_BITS) - 1
@@ -62,7 +62,7 @@ def columns(factors: jax.Array, clip_norm: jax.Array) -> Columns:
 
 def row_gradient(
   rows: Rows,
-  row_factors: jax.Array,
+  side: Columns,
   columns: Columns,
   *,
   offset: jax.Array,
@@ -75,8 +75,8 @@ def row_gradient(
   """Sums [num_rows, D] of clip(e) * clip(q), as int32.
 
   Args:
-    rows: the ratings in the orientation of `row_factors`.
-    row_factors: [num_rows, D], finite and at most 1e15 in size.
+    rows: the ratings.
+    side: the factors of the rows.
     columns: the other side's factors.
     offset: [] a constant added to every prediction.
     low, high: [] the scale; ratings are clipped to it.
@@ -85,24 +85,26 @@ def row_gradient(
     narrow: longest row for which sums are not split; for tests.
 
   Privacy: a rating adds one product to one row and changes no other product,
-  as the arithmetic runs, and its product has norm at most
+  as the arithmetic runs: both einsums add integers that float32 holds, in
+  whatever order, and the rest is elementwise. Its product has norm at most
   residual_bound * clip_norm. Rounding the sum to the result's unit can move
   each of D coordinates by one unit more.
   """
-  chex.assert_rank([row_factors, columns.counts], 2)
-  chex.assert_axis_dimension(row_factors, 0, rows.num_rows)
-  chex.assert_equal_shape([row_factors, columns.counts], dims=1)
+  chex.assert_rank([side.counts, columns.counts], 2)
+  chex.assert_axis_dimension(side.counts, 0, rows.num_rows)
+  chex.assert_equal_shape([side.counts, columns.counts], dims=1)
   chex.assert_scalar_in(rows.column.shape[-1], 1, MOST_SLOTS)
-  rank = row_factors.shape[1]
+  rank = side.counts.shape[1]
   # A pair is rated once at most, so a row is no longer than this.
   wide = columns.counts.shape[0] > narrow
 
-  def slice_sums(column, value, mask, row, row_factors, count, *settings):
+  def slice_sums(column, value, mask, row, side, count, *settings):
     offset, low, high, bound, shift = settings
-    q = take(count, column)  # [S, L, D + 1]
-    p = take(row_factors, row)  # [S, D + 1]
-    scale = q[..., rank]
-    prediction = offset + scale * jnp.einsum('sld,sd->sl', q, p)
+    q = take(count, column)  # [S, L, D + 2]
+    p = take(side, row)  # [S, D + 2]
+    # At most 2^20 in size, so exact.
+    dot = jnp.einsum('sld,sd->sl', q, p, precision='highest')
+    prediction = offset + q[..., rank] * p[:, None, rank + 1] * dot
     e = jnp.clip(prediction - jnp.clip(value, low, high), -bound, bound)
     e = jnp.where(mask, e * (2.0**RESIDUAL_BITS / bound), 0.0)
     # Towards zero, which is much faster on a CPU than to the nearest.
@@ -114,13 +116,14 @@ def row_gradient(
     high_part = sums >> shift
     return jnp.concatenate([high_part, sums - (high_part << shift)], axis=1)
 
+  zeros = lambda columns: jnp.zeros_like(columns.scale)
   sums = sum_over_slices(
     slice_sums,
     rows,
-    # The scale rides along in a column of its own, which a row multiplies
-    # by zero: cheaper than a gather of its own.
-    pad_rank(jnp.pad(row_factors, ((0, 0), (0, 1)))),
-    pad_rank(jnp.column_stack([columns.counts, columns.scale])),
+    # Scales ride along in columns of their own, where the other side has
+    # zero: cheaper than gathers of their own.
+    pad_rank(jnp.column_stack([side.counts, zeros(side), side.scale])),
+    pad_rank(jnp.column_stack([columns.counts, columns.scale, zeros(columns)])),
     offset,
     low,
     high,
@@ -138,12 +141,7 @@ def gradients(
 ) -> Factors:
   """`row_gradient` of both sides, at the same factors."""
   user, item = (columns(side, clip_norm) for side in factors)
-  # Predictions use the same rounded factors on both sides of the product.
   return Factors(
-    user=row_gradient(
-      data.by_user, user.counts * user.scale[:, None], item, **common
-    ),
-    item=row_gradient(
-      data.by_item, item.counts * item.scale[:, None], user, **common
-    ),
+    user=row_gradient(data.by_user, user, item, **common),
+    item=row_gradient(data.by_item, item, user, **common),
   )

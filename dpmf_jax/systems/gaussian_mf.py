@@ -22,8 +22,8 @@ import optax
 from dpmf_jax.data.rows import Data
 from dpmf_jax.kernels import lattice
 from dpmf_jax.kernels.gradients import gradients
+from dpmf_jax.mechanisms import noise
 from dpmf_jax.mechanisms.clipping import clip_scale
-from dpmf_jax.mechanisms.noise import add_on_lattice, normals
 from dpmf_jax.systems.gaussian_mf_config import (
   GaussianMFConfig,
   guarantee,
@@ -47,6 +47,8 @@ class Hyper(NamedTuple):
   offset: jax.Array
   user_noise: jax.Array
   item_noise: jax.Array
+  user_dither: jax.Array
+  item_dither: jax.Array
 
 
 class State(NamedTuple):
@@ -115,8 +117,8 @@ def _paper_step(optimizer: optax.GradientTransformation):
       item_scale=clip_scale(factors.item, hyper.clip_norm),
     )
     # Lines 6 and 7. There is no noise on the item gradient.
-    (noise,) = normals(key, [gradient.user.shape], data.by_user.mesh)
-    user = gradient.user + hyper.user_noise * noise
+    (draws,) = noise.draws(key, [gradient.user.shape], data.by_user.mesh)
+    user = gradient.user + hyper.user_noise * draws.normal
     return _update(optimizer, state, user, gradient.item)
 
   return step
@@ -143,14 +145,15 @@ def _sound_step(optimizer: optax.GradientTransformation):
     )
     # Differs from the paper: line 4's gradient gets noise, too. Without it
     # the items carry raw ratings into the next user gradient.
-    user_noise, item_noise = normals(
-      key, [side.shape for side in gradient], data.by_user.mesh
-    )
-    user = add_on_lattice(
-      gradient.user, hyper.user_noise * user_noise, hyper.unit
-    )
-    item = add_on_lattice(
-      gradient.item, hyper.item_noise * item_noise, hyper.unit
+    stds = (hyper.user_noise, hyper.item_noise)
+    dithers = (hyper.user_dither, hyper.item_dither)
+    shapes = [side.shape for side in gradient]
+    drawn = noise.draws(key, shapes, data.by_user.mesh)
+    user, item = (
+      noise.add_on_lattice(side, draws, std, hyper.unit, bits)
+      for side, draws, std, bits in zip(
+        gradient, drawn, stds, dithers, strict=True
+      )
     )
     return _update(optimizer, state, user, item)
 
@@ -199,18 +202,21 @@ def gaussian_mf(config: GaussianMFConfig) -> System:
     opt_state = optimizer_state(optimizer, factors, config.step_size)
     if sound:
       _check_size(config, data)
+    unit = lattice_unit(config) if sound else 1.0
     low, high = config.scale
     hyper = Hyper(
       ridge=jnp.float32(config.ridge),
       clip_norm=jnp.float32(config.clip_norm),
       residual_bound=jnp.float32(config.residual_bound or np.inf),
-      unit=jnp.float32(lattice_unit(config) if sound else 0.0),
+      unit=jnp.float32(unit),
       shift=jnp.int32(lattice.PRODUCT_BITS - config.lattice_bits),
       low=jnp.float32(low),
       high=jnp.float32(high),
       offset=jnp.float32(config.center),
       user_noise=jnp.asarray(_rounded_up(user_noise)),
       item_noise=jnp.asarray(_rounded_up(item_noise)),
+      user_dither=jnp.int32(noise.dither_bits(user_noise, unit)),
+      item_dither=jnp.int32(noise.dither_bits(item_noise, unit)),
     )
     return State(factors, opt_state, hyper)
 
@@ -226,17 +232,26 @@ def gaussian_mf(config: GaussianMFConfig) -> System:
 
 def _check_size(config: GaussianMFConfig, data: Data) -> None:
   """Raises ValueError where integer sums or noise could overflow."""
-  rows = max(data.by_user.num_rows, data.by_item.num_rows)
-  most = 2 ** (30 - config.lattice_bits)
-  if rows > most:
+  bits = config.lattice_bits
+  # A row is at most as long as the other side has members.
+  longest = max(data.by_user.num_rows, data.by_item.num_rows)
+  most = 2 ** (30 - bits)
+  if longest > most:
     raise ValueError(
-      f'lattice_bits={config.lattice_bits} allows {most} users or items, but '
-      f'there are {rows}; use lattice_bits={30 - (rows - 1).bit_length()}'
+      f'lattice_bits={bits} allows {most} users or items, but there are '
+      f'{longest}; use lattice_bits={30 - (longest - 1).bit_length()}'
     )
-  if max(noise_stds(config)) > 2.0**27 * lattice_unit(config):
+  slots = min(rows.column.shape[-1] for rows in data)
+  if (-(-longest // slots) + 1) << (lattice.PRODUCT_BITS - bits) >= 2**31:
     raise ValueError(
-      f'noise of {max(noise_stds(config)):.3g} is too large for '
-      f'lattice_bits={config.lattice_bits}: use fewer bits or a larger epsilon'
+      f'lattice_bits={bits} is too few for {longest} users or items in slices '
+      f'of {slots}; use more'
+    )
+  largest = max(noise_stds(config))
+  if largest > noise.MOST_UNITS * lattice_unit(config):
+    raise ValueError(
+      f'noise of {largest:.3g} is too large for lattice_bits={bits}: use fewer '
+      'bits or a larger epsilon'
     )
 
 

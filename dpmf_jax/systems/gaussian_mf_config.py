@@ -13,6 +13,7 @@ import numpy as np
 import optax
 
 from dpmf_jax import accounting
+from dpmf_jax.accounting.events import checked_count
 from dpmf_jax.systems.settings import require, scale_check
 from dpmf_jax.types import Guarantee, Relation
 
@@ -70,6 +71,9 @@ class GaussianMFConfig:
   optimizer: optax.GradientTransformation | None = None
 
   def __post_init__(self):
+    for field in ('rank', 'steps', 'lattice_bits'):
+      # 10.5 bits would pass every bound and be cut to 10 further on.
+      checked_count(field, getattr(self, field))
     require(
       self,
       variant=(self.variant in ('paper', 'sound'), "'paper' or 'sound'"),
@@ -80,8 +84,8 @@ class GaussianMFConfig:
       scale=scale_check(self.scale),
       delta=(0 < self.delta < 1, 'in (0, 1)'),
       rank=(
-        self.rank >= (2 if self.init == 'bias' else 1),
-        "at least 1, and at least 2 with init='bias'",
+        (2 if self.init == 'bias' else 1) <= self.rank <= 10_000,
+        "at least 1, at least 2 with init='bias', and at most 10000",
       ),
       steps=(self.steps >= 1, 'at least 1'),
       step_size=(0 < self.step_size < np.inf, 'positive and finite'),
@@ -122,13 +126,23 @@ class GaussianMFConfig:
     """Refuses settings for which float32 residuals are not exact enough.
 
     r and r' that are tau apart must give residuals that are at most
-    tau * (1 + 1e-5) apart, the slack of `clip_scale`. Where they are not
+    tau * (1 + 1e-5) apart, the slack of `lattice.columns`. Where they are not
     clipped, |e| <= residual_bound, and float32 rounds at 2^-24 of the
-    largest number involved.
+    largest number involved. Where that is not enough, the last rounding has
+    room: it moves a coordinate by at most 1 - 2^-shift units, and one is paid.
     """
     low, high = self.scale
     largest = 64 * (high - low)
     bound = self.residual_bound
+    for field, value in (
+      ('clip_norm', self.clip_norm),
+      ('residual_bound', bound),
+      ('the width of scale', high - low),
+    ):
+      if value is not None and not 1e-6 <= value <= 1e6:
+        raise ValueError(
+          f'{field} is {value!r}, but float32 needs it in [1e-6, 1e6]'
+        )
     if bound is None or not 0 < bound <= largest:
       raise ValueError(
         f'residual_bound={bound!r} must be in (0, {largest:g}] for '
@@ -237,9 +251,9 @@ _ASSUMPTIONS = (
   'ratings adds to the loss, also that of a run thrown away after its '
   'accuracy was seen.',
   'The random generator (Threefry, 64-bit key) is as good as random. Sums of '
-  'ratings are exact and noise is rounded to a lattice, but each Gaussian is '
-  'evaluated in float32 from 64 random bits and cut off at 6.7 standard '
-  'deviations. Timing and memory are not covered.',
+  'ratings are exact, and noise is rounded to their lattice and dithered, but '
+  'each Gaussian is evaluated in float32 from 64 random bits and cut off at '
+  '6.7 standard deviations. Timing and memory are not covered.',
 )
 _ONE_RATING = (
   'Several ratings of one user together are protected less than one alone.'
