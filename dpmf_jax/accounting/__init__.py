@@ -2,6 +2,8 @@
 
   epsilon(guarantee, delta)   the epsilon of what a system ran and released
   delta(guarantee, epsilon)   the same curve read the other way
+  bounds(guarantee, delta)    every valid epsilon, by the rule it comes from
+  calibrate(make, epsilon=..., delta=..., low=..., high=...)
   calibrate_noise_multiplier(epsilon=..., delta=..., count=...)
 
 Proved numbers are upper bounds, rounded up. What a paper says is computed by
@@ -12,9 +14,11 @@ never added up.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TypeAlias
 
-from dpmf_jax.accounting import gaussian, rdp
+from dpmf_jax.accounting import composition, gaussian, pld, rdp, response
+from dpmf_jax.accounting.calibration import calibrate_by, calibrate_to
 from dpmf_jax.accounting.claims import (
   claimed_gaussian_mf,
   claimed_gaussian_mf_delta,
@@ -22,15 +26,50 @@ from dpmf_jax.accounting.claims import (
   claimed_gaussian_mf_noise_multiplier,
   claimed_gaussian_mf_order,
 )
+from dpmf_jax.accounting.claims_pdp import (
+  claimed_hua_share_scale,
+  claimed_pdp_probabilities,
+  claimed_pdp_threshold,
+)
+from dpmf_jax.accounting.claims_sdcf import (
+  claimed_sdcf_bound,
+  claimed_sdcf_clipped_response,
+  claimed_sdcf_epsilon_instant,
+  claimed_sdcf_epsilon_permanent,
+  claimed_sdcf_epsilon_value,
+  claimed_sdcf_flip,
+  claimed_sdcf_rates,
+  claimed_sdcf_response,
+)
+from dpmf_jax.accounting.composition import curve_of, gaussian_mu
 from dpmf_jax.accounting.events import (
   ClaimedGaussianMF,
   Composed,
   Event,
   Gaussian,
+  L2Laplace,
+  Laplace,
+  Pure,
+  RandomizedResponse,
+  SubsampledGaussian,
   after,
   checked_count,
   count_of,
   joint_noise_multiplier,
+  leaves,
+)
+from dpmf_jax.accounting.local import (
+  local_gaussian,
+  local_langevin,
+  share_shape,
+  share_variance,
+)
+from dpmf_jax.accounting.personalized import (
+  gaussian_weights,
+  laplace_weights,
+  proved_sdcf_bits,
+  record_epsilons,
+  sampled_epsilon,
 )
 from dpmf_jax.accounting.sensitivity import (
   lattice_unit,
@@ -44,22 +83,52 @@ __all__ = [
   'Composed',
   'Event',
   'Gaussian',
+  'L2Laplace',
+  'Laplace',
+  'Pure',
+  'RandomizedResponse',
+  'SubsampledGaussian',
   'after',
+  'bounds',
+  'calibrate',
   'calibrate_noise_multiplier',
   'claimed_gaussian_mf',
   'claimed_gaussian_mf_delta',
   'claimed_gaussian_mf_epsilon_per_step',
   'claimed_gaussian_mf_noise_multiplier',
   'claimed_gaussian_mf_order',
+  'claimed_hua_share_scale',
+  'claimed_pdp_probabilities',
+  'claimed_pdp_threshold',
+  'claimed_sdcf_bound',
+  'claimed_sdcf_clipped_response',
+  'claimed_sdcf_epsilon_instant',
+  'claimed_sdcf_epsilon_permanent',
+  'claimed_sdcf_epsilon_value',
+  'claimed_sdcf_flip',
+  'claimed_sdcf_rates',
+  'claimed_sdcf_response',
   'count_of',
+  'curve_of',
   'delta',
   'epsilon',
   'gaussian',
   'gaussian_mu',
+  'gaussian_weights',
   'joint_noise_multiplier',
+  'laplace_weights',
   'lattice_unit',
+  'local_gaussian',
+  'local_langevin',
+  'pld',
+  'proved_sdcf_bits',
   'rating_gradient_sensitivity',
   'rdp',
+  'record_epsilons',
+  'response',
+  'sampled_epsilon',
+  'share_shape',
+  'share_variance',
   'split_noise_multiplier',
 ]
 
@@ -67,13 +136,16 @@ Accountable: TypeAlias = Guarantee | Event
 
 
 def epsilon(guarantee_or_event: Accountable, delta: float) -> float:
-  """The epsilon at `delta`: exact if proved, the paper's formula if claimed.
+  """The epsilon at `delta`: proved and rounded up, or the paper's formula.
+
+  Exact for Gaussian releases, for a single Laplace release and for binary
+  randomized responses of one epsilon; for anything else the smallest of the
+  valid `bounds`. Pure events may be asked for delta = 0.
 
   Raises:
     ValueError: for a guarantee with status 'none', which has no epsilon.
   """
   event = _event_of(guarantee_or_event)
-  # A new kind of event gets its branch here and in `delta`.
   if isinstance(event, ClaimedGaussianMF):
     return claimed_gaussian_mf(
       steps=event.count,
@@ -81,11 +153,11 @@ def epsilon(guarantee_or_event: Accountable, delta: float) -> float:
       delta_per_step=event.delta_per_step,
       delta=delta,
     )
-  return gaussian.epsilon_of(gaussian_mu(event), delta)
+  return min(composition.epsilon_bounds(event, delta).values())
 
 
 def delta(guarantee_or_event: Accountable, epsilon: float) -> float:
-  """The delta at `epsilon`: exact if proved, the paper's formula if claimed."""
+  """The delta at `epsilon`: proved and rounded up, or the paper's formula."""
   event = _event_of(guarantee_or_event)
   if isinstance(event, ClaimedGaussianMF):
     return claimed_gaussian_mf_delta(
@@ -94,21 +166,44 @@ def delta(guarantee_or_event: Accountable, epsilon: float) -> float:
       delta_per_step=event.delta_per_step,
       epsilon=epsilon,
     )
-  return gaussian.delta_of(gaussian_mu(event), epsilon)
+  return min(composition.delta_bounds(event, epsilon).values())
 
 
-def gaussian_mu(event: Event) -> float:
-  """The mu for which a Gaussian event, or several composed, is mu-GDP."""
-  if isinstance(event, Gaussian):
-    return _up(math.sqrt(event.count) / event.noise_multiplier)
-  if isinstance(event, Composed):
-    return _up(gaussian.compose(gaussian_mu(part) for part in event.events))
+def bounds(guarantee_or_event: Accountable, delta: float) -> dict[str, float]:
+  """Every valid epsilon at `delta`, by rule; `epsilon` is the smallest.
+
+  The rules are those of `accounting.composition`, and 'claimed' for a claim.
+  """
+  event = _event_of(guarantee_or_event)
   if isinstance(event, ClaimedGaussianMF):
-    raise ValueError(
-      f'event must be proved to be Gaussian, got {event!r}: a claim cannot be '
-      'part of a proof'
-    )
-  raise ValueError(f'event must be an Event or a Guarantee, got {event!r}')
+    return {'claimed': epsilon(event, delta)}
+  return composition.epsilon_bounds(event, delta)
+
+
+def calibrate(
+  make: Callable[[float], Event],
+  *,
+  epsilon: float,
+  delta: float,
+  low: float,
+  high: float,
+  integer: bool = False,
+) -> float:
+  """The parameter for which `make(parameter)` spends `epsilon`, never more.
+
+    calibrate(lambda noise: Gaussian(noise, 100), epsilon=1.0, delta=1e-6,
+              low=0.1, high=1e4)
+    calibrate(lambda steps: Laplace(50.0, int(steps)), epsilon=1.0, delta=1e-6,
+              low=1, high=10**6, integer=True)
+
+  It lies within 1e-6 (relative) of a parameter that spends more, or next to
+  one if `integer`; `epsilon(make(result), delta)` is at most the target.
+
+  Raises:
+    ValueError: if all of [low, high] holds the target, or none of it.
+  """
+  at = calibrate_to(lambda value, delta: _epsilon(make(value), delta), delta)
+  return calibrate_by(at, epsilon=epsilon, low=low, high=high, integer=integer)
 
 
 def calibrate_noise_multiplier(
@@ -146,9 +241,18 @@ def _event_of(guarantee_or_event: Accountable) -> Event:
       f'status must fit the event, got {guarantee_or_event.status!r} with '
       f'{event!r}'
     )
+  if not claimed:
+    _check_relation(event, guarantee_or_event.relation)
   return event
 
 
-def _up(value: float) -> float:
-  # Covers one square root and one division, or one hypot.
-  return value * (1 + 2 * math.ulp(1.0))
+def _check_relation(event: Event, relation: str) -> None:
+  for part in leaves(event):
+    if not isinstance(part, SubsampledGaussian):
+      continue
+    needed = 'add_remove' if part.sampling == 'poisson' else 'replace'
+    if relation != needed:
+      raise ValueError(
+        f'relation must be {needed!r} for {part.sampling} sampling, got '
+        f'{relation!r}'
+      )

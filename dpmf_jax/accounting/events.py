@@ -12,7 +12,7 @@ import math
 import operator
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 # Keeps every square and reciprocal of a noise multiplier a normal float.
 _SMALLEST = 1e-100
@@ -34,11 +34,140 @@ class Gaussian:
   count: int = 1
 
   def __post_init__(self):
-    multiplier = checked_multiplier(self.noise_multiplier)
-    # A frozen field is set once here, so that equal events compare equal
-    # whether they were given NumPy or Python numbers.
-    object.__setattr__(self, 'noise_multiplier', multiplier)
-    object.__setattr__(self, 'count', checked_count('count', self.count))
+    _set_noise_and_count(self)
+
+
+@dataclass(frozen=True)
+class Laplace:
+  """`count` adaptive releases with Laplace noise, each 1/multiplier-DP.
+
+  Reference: Dwork, McSherry, Nissim and Smith (2006).
+
+  Attributes:
+    noise_multiplier: scale of the noise per coordinate, divided by the L1
+      sensitivity of what is released.
+    count: how many such releases; each may depend on the earlier ones.
+
+  Privacy: a vector is never worse than one number moved by the whole L1
+  sensitivity. Moving one coordinate after the other is a chain of location
+  shifts, and for Laplace noise on the line such a chain is the sum of the
+  shifts (group privacy, Dong, Roth and Su (2022), Theorem 2.14).
+  """
+
+  noise_multiplier: float
+  count: int = 1
+
+  def __post_init__(self):
+    _set_noise_and_count(self)
+
+
+@dataclass(frozen=True)
+class L2Laplace:
+  """`count` adaptive releases with noise of density ~ exp(-||x||/scale).
+
+  The direction is uniform and the norm Gamma(dimension, scale), as objective
+  perturbation draws it. Each release is 1/multiplier-DP.
+
+  Reference: Chaudhuri, Monteleoni and Sarwate (2011); Hardt and Talwar (2010).
+
+  Attributes:
+    noise_multiplier: scale of the noise, divided by the L2 sensitivity.
+    count: how many such releases; each may depend on the earlier ones.
+    dimension: of what one record can move, at least. Items that compose in
+      parallel count once: it is the rank D and not I D. None is one, where
+      the noise is plain Laplace; the privacy only gets better with dimension.
+  """
+
+  noise_multiplier: float
+  count: int = 1
+  dimension: int | None = None
+
+  def __post_init__(self):
+    _set_noise_and_count(self)
+    if self.dimension is None:
+      return
+    dimension = checked_count('dimension', self.dimension)
+    if dimension == 0:
+      raise ValueError('dimension must be >= 1, got 0')
+    object.__setattr__(self, 'dimension', dimension)
+
+
+@dataclass(frozen=True)
+class Pure:
+  """`count` adaptive releases, each `epsilon`-DP with delta = 0.
+
+  All that is used of them is that bound, so that any mechanism will do.
+  """
+
+  epsilon: float
+  count: int = 1
+
+  def __post_init__(self):
+    _set_epsilon_and_count(self)
+
+
+@dataclass(frozen=True)
+class RandomizedResponse:
+  """`count` responses that keep the true one of some categories or lie evenly.
+
+  A response is the truth with probability e^epsilon/(e^epsilon + categories
+  - 1), and each other category with 1/(e^epsilon + categories - 1).
+
+  Reference: Warner (1965); Kairouz, Bonawitz and Ramage (2016).
+
+  Attributes:
+    epsilon: of each response; one record may change to any other category.
+    count: how many fresh responses about the same record. A response that is
+      drawn once and kept counts once, however often it is looked at.
+    categories: at least 2, and with 2 the same as `Pure`.
+  """
+
+  epsilon: float
+  count: int = 1
+  categories: int = 2
+
+  def __post_init__(self):
+    _set_epsilon_and_count(self)
+    categories = checked_count('categories', self.categories)
+    if categories < 2:
+      raise ValueError(f'categories must be >= 2, got {categories}')
+    object.__setattr__(self, 'categories', categories)
+
+
+@dataclass(frozen=True)
+class SubsampledGaussian:
+  """`count` Gaussian releases, each of a fresh and secret random sample.
+
+  Attributes:
+    noise_multiplier: standard deviation of the noise per coordinate, divided
+      by the L2 sensitivity under the relation below.
+    sampling_rate: the chance of a record to be in a sample, in (0, 1].
+    count: how many releases; each may depend on the earlier ones.
+    sampling: 'poisson' takes every record on its own; it is accounted for
+      add/remove only. 'without_replacement' takes a sample of fixed size from
+      a data set of public size; it is accounted for replace only. So a
+      composition may not hold both, and `epsilon` refuses a guarantee with
+      the other relation.
+
+  Privacy: the sample must stay secret, and be drawn anew for every release.
+  """
+
+  noise_multiplier: float
+  sampling_rate: float
+  count: int = 1
+  sampling: Literal['poisson', 'without_replacement'] = 'poisson'
+
+  def __post_init__(self):
+    _set_noise_and_count(self)
+    rate = checked_number('sampling_rate', self.sampling_rate)
+    if not 0 < rate <= 1:
+      raise ValueError(f'sampling_rate must be in (0, 1], got {rate!r}')
+    object.__setattr__(self, 'sampling_rate', rate)
+    if self.sampling not in ('poisson', 'without_replacement'):
+      raise ValueError(
+        "sampling must be 'poisson' or 'without_replacement', got "
+        f'{self.sampling!r}'
+      )
 
 
 @dataclass(frozen=True)
@@ -80,12 +209,38 @@ class Composed:
   def __post_init__(self):
     events = tuple(self.events)
     for event in events:
-      if not isinstance(event, Gaussian | ClaimedGaussianMF | Composed):
+      if not isinstance(event, Event):
         raise ValueError(f'events must hold events, got {event!r}')
     object.__setattr__(self, 'events', events)
 
 
-Event: TypeAlias = Gaussian | ClaimedGaussianMF | Composed
+PureEvent: TypeAlias = Laplace | L2Laplace | Pure | RandomizedResponse
+ProvedEvent: TypeAlias = Gaussian | SubsampledGaussian | PureEvent
+Event: TypeAlias = ProvedEvent | ClaimedGaussianMF | Composed
+
+
+def pure_epsilon(event: PureEvent) -> float:
+  """The epsilon of a single release of a pure event, rounded up."""
+  if isinstance(event, Pure | RandomizedResponse):
+    return event.epsilon
+  return math.nextafter(1 / event.noise_multiplier, math.inf)
+
+
+def leaves(event: Event) -> list[ProvedEvent]:
+  """The releases of a proved event that happened, without the nesting.
+
+  Raises:
+    ValueError: for a claim, which cannot be part of a proof.
+  """
+  if isinstance(event, Composed):
+    return [leaf for part in event.events for leaf in leaves(part)]
+  if isinstance(event, ClaimedGaussianMF):
+    raise ValueError(
+      f'event must be proved, got {event!r}: a claim cannot be part of a proof'
+    )
+  if not isinstance(event, ProvedEvent):
+    raise ValueError(f'event must be an Event or a Guarantee, got {event!r}')
+  return [event] if event.count else []
 
 
 def joint_noise_multiplier(*multipliers: float) -> float:
@@ -178,3 +333,18 @@ def checked_multiplier(value: float) -> float:
       f'{value!r}'
     )
   return value
+
+
+def _set_noise_and_count(
+  event: Gaussian | Laplace | L2Laplace | SubsampledGaussian,
+) -> None:
+  # A frozen field is set once, when it is made, so that equal events compare
+  # equal whether they were given NumPy or Python numbers.
+  multiplier = checked_multiplier(event.noise_multiplier)
+  object.__setattr__(event, 'noise_multiplier', multiplier)
+  object.__setattr__(event, 'count', checked_count('count', event.count))
+
+
+def _set_epsilon_and_count(event: Pure | RandomizedResponse) -> None:
+  object.__setattr__(event, 'epsilon', checked_epsilon(event.epsilon))
+  object.__setattr__(event, 'count', checked_count('count', event.count))

@@ -21,6 +21,7 @@ import numpy as np
 from dpmf_jax.accounting.events import (
   checked_count,
   checked_delta,
+  checked_epsilon,
   checked_multiplier,
   checked_number,
 )
@@ -78,12 +79,65 @@ def epsilon_optimal(curve: Curve, delta: float) -> float:
     rest = order - 1  # exact, and not the rounded number the order came from
     return (
       curve(order),
-      math.log(rest / order) if rest < 1 else math.log1p(-1 / order),
+      _log_one_less(order),
       -log_delta / rest,
       -math.log1p(rest) / rest,
     )
 
   return _smallest(terms)
+
+
+def log_delta_optimal(curve: Curve, epsilon: float) -> float:
+  """The log of the delta at `epsilon`, by the conversion of epsilon_optimal.
+
+  Solved for delta at every order: (a - 1) (curve(a) - epsilon + log(1 - 1/a))
+  - log(a). At most 0.
+  """
+  epsilon = checked_epsilon(epsilon)
+
+  def terms(order: float) -> tuple[float, ...]:
+    rest, at = order - 1, curve(order)
+    if at == math.inf:
+      return (math.inf,)
+    return (
+      rest * at,
+      -rest * epsilon,
+      rest * _log_one_less(order),
+      -math.log1p(rest),
+    )
+
+  return min(_smallest_sum(terms), 0.0)
+
+
+def delta_optimal(curve: Curve, epsilon: float) -> float:
+  """The delta at `epsilon`, rounded up; at least the smallest float."""
+  delta = math.exp(log_delta_optimal(curve, epsilon)) * (1 + 4 * _ULP)
+  return min(max(delta, math.ulp(0.0)), 1.0)
+
+
+def pure_rho(epsilon: float, count: int = 1) -> float:
+  """The rho for which `count` epsilon-DP releases are rho-zCDP, rounded up.
+
+  It is epsilon tanh(epsilon / 2), below the epsilon^2 / 2 of Bun and Steinke
+  (2016), Proposition 1.4, and reached by randomized response at order 1.
+
+  Privacy: (a - 1) curve(a) = log cosh((a - 1/2) eps) - log cosh(eps/2) for
+  binary randomized response, the worst case. It is zero at a = 1 and has the
+  slope eps tanh((2a - 1) eps/2) <= (2a - 1) eps tanh(eps/2), as tanh is
+  concave; which is the slope of a (a - 1) eps tanh(eps/2).
+  """
+  epsilon, count = checked_epsilon(epsilon), checked_count('count', count)
+  return count * epsilon * math.tanh(epsilon / 2) * (1 + 4 * _ULP)
+
+
+def zcdp_epsilon(rho: float, delta: float) -> float:
+  """The epsilon of rho-zCDP at `delta`: the optimal conversion, rounded up.
+
+  Reference: Canonne, Kamath and Steinke (2020), Proposition 12 with the curve
+  rho a, for which Bun and Steinke (2016) have `gaussian_epsilon_mironov`.
+  """
+  rho = _checked_rho(rho)
+  return epsilon_optimal(lambda order: rho * order, delta)
 
 
 def gaussian_epsilon_mironov(rho: float, delta: float) -> float:
@@ -92,14 +146,30 @@ def gaussian_epsilon_mironov(rho: float, delta: float) -> float:
   Reference: Bun and Steinke (2016), Proposition 1.3:
   rho + 2 sqrt(rho log(1/delta)), at the order 1 + sqrt(log(1/delta)/rho).
   """
+  rho = _checked_rho(rho)
+  return rho + 2 * math.sqrt(-rho * math.log(checked_delta(delta)))
+
+
+def _checked_rho(rho: float) -> float:
   rho = checked_number('rho', rho)
   if rho < 0:
     raise ValueError(f'rho must be >= 0, got {rho!r}')
-  return rho + 2 * math.sqrt(-rho * math.log(checked_delta(delta)))
+  return rho
+
+
+def _log_one_less(order: float) -> float:
+  """log(1 - 1/order), where order - 1 is exact and may be small."""
+  rest = order - 1
+  return math.log(rest / order) if rest < 1 else math.log1p(-1 / order)
 
 
 def _smallest(terms: Callable[[float], tuple[float, ...]]) -> float:
   """The smallest sum of `terms` over the orders, rounded up, at least 0."""
+  return max(_smallest_sum(terms), 0.0)
+
+
+def _smallest_sum(terms: Callable[[float], tuple[float, ...]]) -> float:
+  """The smallest sum of `terms` over the orders, rounded up."""
   from scipy import optimize  # here, as it is slow to import
 
   def bound(log_rest: float) -> float:
@@ -115,4 +185,4 @@ def _smallest(terms: Callable[[float], tuple[float, ...]]) -> float:
   fine = optimize.minimize_scalar(
     bound, bounds=(low, high), method='bounded', options={'xatol': 1e-9}
   )
-  return max(0.0, min(float(fine.fun), coarse[best]))
+  return min(float(fine.fun), coarse[best])

@@ -1,0 +1,89 @@
+"""What PDP-PMF and DPMF compute: sampling probabilities, and shares of noise.
+
+Both are formulas from the papers. Sampling is proved only in front of a
+mechanism that is private for add/remove (`personalized.sampled_epsilon`), and
+the papers' own mechanism is not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpmf_jax.accounting.events import checked_count, checked_number
+
+
+def claimed_pdp_threshold(
+  epsilons: ArrayLike, threshold: Literal['mean', 'max'] | float
+) -> float:
+  """t of the sample mechanism: the mean or the largest eps_ij, or a number.
+
+  The specification must be public: for all cells, or as a rule that does not
+  look at the ratings. A mean over the rated cells only would leak them.
+  """
+  epsilons = _checked(epsilons)
+  if threshold == 'mean':
+    return float(epsilons.mean())
+  if threshold == 'max':
+    return float(epsilons.max())
+  if isinstance(threshold, str):
+    raise ValueError(
+      f"threshold must be 'mean', 'max' or a number, got {threshold!r}"
+    )
+  threshold = checked_number('threshold', threshold)
+  if threshold <= 0:
+    raise ValueError(f'threshold must be > 0, got {threshold!r}')
+  return threshold
+
+
+def claimed_pdp_probabilities(
+  epsilons: ArrayLike, threshold: Literal['mean', 'max'] | float
+) -> np.ndarray:
+  """pi(eps_ij, t), the chance of each record to be used at all.
+
+  It is (e^eps_ij - 1)/(e^t - 1) where t > eps_ij, and 1 elsewhere.
+
+  Reference: Zhang et al. (2019), Definition 5 and Algorithm 1, line 5, after
+  Jorgensen, Yu and Cormode (2015).
+  """
+  epsilons = _checked(epsilons)
+  t = claimed_pdp_threshold(epsilons, threshold)
+  # Divided by e^t, above and below: nothing overflows.
+  below = np.minimum(epsilons, t)
+  return np.exp(below - t) * np.expm1(-below) / math.expm1(-t)
+
+
+def claimed_hua_share_scale(
+  *, rating_range: float, rank: int, epsilon: float
+) -> float:
+  """The scale 2 tau sqrt(D) / epsilon in front of a user's share of noise.
+
+  The share of user s is that times sqrt(2 H) C, with H ~ Exp(1) drawn by the
+  recommender for the item and C ~ N(0, 1/k), so that k shares have a Laplace
+  sum per coordinate.
+
+  Reference: Hua, Xia and Zhong (2015), scenario 2.
+
+  Privacy: not against the recommender, who knows H and for whom the noise is
+  Gaussian of known size. `local.share_shape` has shares without that flaw.
+  """
+  for name, value in (('rating_range', rating_range), ('epsilon', epsilon)):
+    if checked_number(name, value) <= 0:
+      raise ValueError(f'{name} must be > 0, got {value!r}')
+  if checked_count('rank', rank) == 0:
+    raise ValueError('rank must be >= 1, got 0')
+  return 2 * rating_range * math.sqrt(rank) / epsilon
+
+
+def _checked(epsilons: ArrayLike) -> np.ndarray:
+  epsilons = np.asarray(epsilons, np.float64)
+  if epsilons.size == 0:
+    raise ValueError('epsilons must not be empty')
+  if not np.all((epsilons > 0) & np.isfinite(epsilons)):
+    raise ValueError(
+      f'epsilons must be > 0 and finite, got {float(epsilons.min())!r}'
+    )
+  return epsilons

@@ -1,0 +1,232 @@
+"""What several releases are worth together, by the tightest rule that holds.
+
+Gaussian releases compose exactly. For everything else more than one bound is
+valid, and the smallest of valid bounds is one, too:
+
+  basic    the pure epsilons add up, plus the exact epsilon of what is Gaussian
+           (a sample as if all of it had been used)
+  optimal  pure releases, all taken to have the largest epsilon; exact for
+           binary randomized responses with one epsilon
+  exact    for a single Laplace release
+  renyi    the sum of the Renyi curves, at the best order
+  pld      privacy loss distributions, where delta is not tiny
+
+Reference: Dwork and Roth (2014), Theorem 3.16, for 'basic'; the modules
+`response`, `laplace`, `rdp` and `pld` for the others.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from functools import lru_cache
+
+from dpmf_jax.accounting import (
+  gaussian,
+  laplace,
+  pld,
+  rdp,
+  response,
+  subsampled,
+)
+from dpmf_jax.accounting.events import (
+  Event,
+  Gaussian,
+  L2Laplace,
+  Laplace,
+  ProvedEvent,
+  Pure,
+  PureEvent,
+  RandomizedResponse,
+  SubsampledGaussian,
+  checked_delta,
+  checked_epsilon,
+  checked_number,
+  leaves,
+  pure_epsilon,
+)
+
+_ULP = sys.float_info.epsilon
+# More than this many binomial terms would not fit in memory.
+_MOST_OPTIMAL = 4 * 10**6
+# Where a grid of losses is made for; any delta of the usual kind would do.
+_USUAL_DELTA = 1e-6
+
+
+def curve_of(event: Event) -> rdp.Curve:
+  """The Renyi curve of all the releases of a proved event, rounded up."""
+  return rdp.compose(*map(_curve, merged(event)))
+
+
+def merged(event: Event) -> tuple[ProvedEvent, ...]:
+  """The releases of an event in a few parts, equal ones counted together."""
+  counts: dict[ProvedEvent, int] = {}
+  for leaf in leaves(event):
+    one = replace(leaf, count=1)
+    counts[one] = counts.get(one, 0) + leaf.count
+  kinds = {
+    leaf.sampling for leaf in counts if isinstance(leaf, SubsampledGaussian)
+  }
+  if len(kinds) > 1:
+    raise ValueError(
+      "sampling must be the same in all the events, got 'poisson' and "
+      "'without_replacement': they hold for different relations"
+    )
+  return tuple(replace(one, count=count) for one, count in counts.items())
+
+
+def gaussian_mu(event: Event) -> float:
+  """The mu for which a Gaussian event, or several composed, is mu-GDP."""
+  parts = leaves(event)
+  for part in parts:
+    if not isinstance(part, Gaussian):
+      raise ValueError(f'event must be proved to be Gaussian, got {part!r}')
+  return _mu(tuple(parts))
+
+
+def epsilon_bounds(event: Event, delta: float) -> dict[str, float]:
+  """Every valid epsilon at `delta`, by the name of its rule."""
+  events = merged(event)
+  if _all_gaussian(events):
+    return {'exact': gaussian.epsilon_of(_mu(events), delta)}
+  pure, rest = _split(events)
+  if checked_number('delta', delta) == 0:
+    if rest:
+      raise ValueError(
+        'delta must be in (0, 1), got 0.0: with Gaussian noise no epsilon has '
+        'delta = 0'
+      )
+    return {'basic': _pure_sum(pure)}
+  delta = checked_delta(delta)
+  bounds = _epsilon_bounds_without_pld(events, delta)
+  if _has_distribution(events):
+    bounds['pld'] = pld.epsilon_of(events, delta, _grid(events))
+  return bounds
+
+
+def delta_bounds(event: Event, epsilon: float) -> dict[str, float]:
+  """Every valid delta at `epsilon`, by the name of its rule."""
+  events, epsilon = merged(event), checked_epsilon(epsilon)
+  if _all_gaussian(events):
+    return {'exact': gaussian.delta_of(_mu(events), epsilon)}
+  pure, rest = _split(events)
+  spent = _pure_sum(pure)
+  bounds = {'basic': 1.0}
+  if epsilon >= spent:
+    # Rounded down, so that delta is not.
+    left = max((epsilon - spent) * (1 - _ULP), 0.0)
+    bounds['basic'] = gaussian.delta_of(_mu(rest), left) if rest else 0.0
+  if not rest and (worst := _worst(pure)) is not None:
+    bounds['optimal'] = response.kov_delta(*worst, epsilon)
+  if isinstance(one := _single(events), Laplace):
+    bounds['exact'] = laplace.delta_of_one(one, epsilon)
+  bounds['renyi'] = rdp.delta_optimal(
+    rdp.compose(*map(_curve, events)), epsilon
+  )
+  if _has_distribution(events) and min(bounds.values()) > 0:
+    bounds['pld'] = pld.delta_of(events, epsilon, _grid(events))
+  return bounds
+
+
+def _epsilon_bounds_without_pld(
+  events: tuple[ProvedEvent, ...], delta: float
+) -> dict[str, float]:
+  pure, rest = _split(events)
+  unsampled = gaussian.epsilon_of(_mu(rest), delta) if rest else 0.0
+  bounds = {'basic': (_pure_sum(pure) + unsampled) * (1 + _ULP)}
+  if not rest:
+    bounds['basic'] = _pure_sum(pure)
+    if (worst := _worst(pure)) is not None:
+      bounds['optimal'] = response.kov_epsilon(*worst, delta)
+  if isinstance(one := _single(events), Laplace):
+    bounds['exact'] = laplace.epsilon_of_one(one, delta)
+  curve = rdp.compose(*map(_curve, events))
+  bounds['renyi'] = rdp.epsilon_optimal(curve, delta)
+  return bounds
+
+
+@lru_cache(maxsize=8)
+def _grid(events: tuple[ProvedEvent, ...]) -> float:
+  # It must not depend on the question: epsilon and delta would then be read
+  # off two curves, and going there and back could lose some epsilon.
+  near = min(_epsilon_bounds_without_pld(events, _USUAL_DELTA).values())
+  return pld.grid_of(events, near)
+
+
+def _has_distribution(events: tuple[ProvedEvent, ...]) -> bool:
+  """Whether a loss distribution exists and could improve on the other rules."""
+  if any(
+    isinstance(event, SubsampledGaussian) and event.sampling != 'poisson'
+    for event in events
+  ):
+    return False
+  one = _single(events)
+  if isinstance(one, Laplace):
+    return False
+  responses = all(
+    isinstance(event, Pure)
+    or (isinstance(event, RandomizedResponse) and event.categories == 2)
+    for event in events
+  )
+  same = len({getattr(event, 'epsilon', None) for event in events}) == 1
+  return not (responses and same)
+
+
+def _curve(event: ProvedEvent) -> rdp.Curve:
+  if isinstance(event, Gaussian):
+    curve = rdp.gaussian(event.noise_multiplier, event.count)
+    return lambda order: curve(order) * (1 + 4 * _ULP)
+  if isinstance(event, SubsampledGaussian):
+    return subsampled.rdp(event)
+  if isinstance(event, Laplace | L2Laplace):
+    return laplace.rdp(event)
+  return response.rdp(event)
+
+
+def _split(
+  events: tuple[ProvedEvent, ...],
+) -> tuple[tuple[PureEvent, ...], tuple[Gaussian | SubsampledGaussian, ...]]:
+  pure, rest = [], []
+  for event in events:
+    if isinstance(event, Gaussian | SubsampledGaussian):
+      rest.append(event)
+    else:
+      pure.append(event)
+  return tuple(pure), tuple(rest)
+
+
+def _all_gaussian(events: tuple[ProvedEvent, ...]) -> bool:
+  return all(isinstance(event, Gaussian) for event in events)
+
+
+def _single(events: tuple[ProvedEvent, ...]) -> ProvedEvent | None:
+  return events[0] if len(events) == 1 and events[0].count == 1 else None
+
+
+def _pure_sum(pure: tuple[PureEvent, ...]) -> float:
+  """The sum of the epsilons, rounded up unless it is a single one."""
+  total = math.fsum(event.count * pure_epsilon(event) for event in pure)
+  return total if len(pure) == 1 == pure[0].count else total * (1 + _ULP)
+
+
+def _worst(pure: tuple[PureEvent, ...]) -> tuple[float, int] | None:
+  """(the largest epsilon, the number of releases), if not too many."""
+  count = sum(event.count for event in pure)
+  if count > _MOST_OPTIMAL:
+    return None
+  return max(map(pure_epsilon, pure)), count
+
+
+def _mu(parts: tuple[ProvedEvent, ...]) -> float:
+  """The mu of Gaussian parts, and of samples as if all had been used."""
+  mus = []
+  for part in parts:
+    assert isinstance(part, Gaussian | SubsampledGaussian)
+    mus.append(_up(math.sqrt(part.count) / part.noise_multiplier))
+  return _up(gaussian.compose(mus))
+
+
+def _up(value: float) -> float:
+  # Covers one square root and one division, or one hypot.
+  return value * (1 + 2 * math.ulp(1.0))
