@@ -3,6 +3,11 @@
 Nothing is released before the last step. A run that is interrupted keeps its
 key and state in `private/` and goes on with the same noise, so that its
 budget is spent once; the key is deleted when the run is finished.
+
+With a ledger the order is: key and run id to the disk, then the ledger's line
+with that id, then the first step. A run that is killed after the first is
+charged when it goes on, after the second it finds itself charged; and since
+the id is in the file of the key, it never stands for other noise.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import math
 import os
 import secrets
 import time
+import uuid
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -134,8 +140,15 @@ def restore(
   return key, (int(saved['step']), state)
 
 
+def run_id(folder: Path) -> str:
+  """The id of the interrupted run in the folder, or else a new one."""
+  path = folder / _CHECKPOINT
+  metadata = files.load_leaves(path)[1] if path.is_file() else {}
+  return metadata.get('run') or str(uuid.uuid4())
+
+
 def checkpointer(
-  folder: Path, key: jax.Array, settings: dict, *, seconds: float
+  folder: Path, key: jax.Array, settings: dict, *, run: str, seconds: float
 ) -> Callable[[Report], None]:
   """A callback that saves key and state at the start and every `seconds`."""
   last = -math.inf
@@ -151,10 +164,35 @@ def checkpointer(
         'step': np.int32(report.step),
         'state': report.state,
       },
-      metadata={'settings': json.dumps(settings)},
+      metadata={'settings': json.dumps(settings), 'run': run},
       mode=0o600,
     )
     last = time.monotonic()
+
+  return callback
+
+
+def charger(
+  folder: Path, spend: Callable[[], Any], *, fresh: bool
+) -> Callable[[Report], None]:
+  """A callback that charges the run before its first step, if it may run.
+
+  It belongs right after the checkpointer. A `fresh` run that is refused has
+  drawn no noise, so it is not kept as an interrupted one.
+  """
+  charged = False
+
+  def callback(report: Report) -> None:
+    nonlocal charged
+    if charged:
+      return
+    try:
+      spend()
+    except BaseException:
+      if fresh:
+        _drop_checkpoints(folder)
+      raise
+    charged = True
 
   return callback
 

@@ -14,13 +14,22 @@ else), certificate.json, ids.json, metrics.json, learning_curve.png and
 private/ (keep it secret). A run that was interrupted goes on from its last
 checkpoint when the same command is given again.
 
+With --ledger=FILE the run is put down in the data set's ledger before any
+noise is drawn, and refused (exit code 1) if all runs together would cost more
+than the budget that the ledger was begun with:
+
+  python -m launch.train --dataset=ml-100k --epsilon=1 --output=runs/first \\
+    --ledger=ml-100k.ledger --budget_epsilon=3
+
 Settings that a system has and that are not given keep its own default; see
 docs/design.md and the config classes in dpmf_jax/systems/.
 """
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 import time
 from typing import Any
 
@@ -90,6 +99,19 @@ _CHECKPOINT_SECONDS = flags.DEFINE_float(
   5.0,
   'Least time between two checkpoints; an interrupted run goes on from the '
   'last one.',
+)
+
+_LEDGER = flags.DEFINE_string(
+  'ledger',
+  None,
+  'File in which everything spent on this data set is put down; made at its '
+  'first use. Keep it, and keep it private.',
+)
+_BUDGET_EPSILON = flags.DEFINE_float(
+  'budget_epsilon',
+  None,
+  'The most that all runs in --ledger may cost together, at --delta. Needed '
+  'at its first use only.',
 )
 
 # Settings of the systems. None leaves the system's own default.
@@ -186,8 +208,46 @@ def _load():
   )
 
 
-def main(argv) -> None:
+def _spend(system, config, variant: str, ratings):
+  """What puts this run into the ledger; None without one."""
+  from dpmf_jax import runs
+  from dpmf_jax.accounting import ledger
+
+  if _LEDGER.value is None:
+    if _BUDGET_EPSILON.value is not None:
+      raise ValueError(
+        '--budget_epsilon needs --ledger=FILE, where what is spent is put down'
+      )
+    return None
+  return functools.partial(
+    ledger.spend,
+    _LEDGER.value,
+    ledger.proved_event(system.guarantee),
+    budget_epsilon=_BUDGET_EPSILON.value,
+    delta=config.delta,
+    unit=system.guarantee.unit,
+    relation=system.guarantee.relation,
+    dataset=ratings.name,
+    digest=runs.digest(ratings),
+    system=_SYSTEM.value,
+    variant=variant,
+    what=os.path.abspath(_OUTPUT.value),
+  )
+
+
+def main(argv) -> int:
   del argv
+  from dpmf_jax.accounting.ledger import BudgetExceeded
+
+  try:
+    _train()
+  except BudgetExceeded as error:
+    print(f'refused: {error}', file=sys.stderr)
+    return 1
+  return 0
+
+
+def _train() -> None:
   began = time.monotonic()
   import jax
 
@@ -195,6 +255,7 @@ def main(argv) -> None:
   jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
 
   from dpmf_jax import certificate, files, metrics, plots, runs
+  from dpmf_jax.accounting import ledger
   from dpmf_jax.data.splits import random_split
   from dpmf_jax.sharding import device_mesh, training_data
   from dpmf_jax.systems import SYSTEMS
@@ -208,6 +269,9 @@ def main(argv) -> None:
   ratings = _load()
   config = _config(entry, variant, ratings.scale)
   system = entry.build(config)
+  spend = _spend(system, config, variant, ratings)
+  if spend and _OVERWRITE.value:
+    spend(dry_run=True)  # before the run that was there is gone
   folder = runs.prepare(_OUTPUT.value, overwrite=_OVERWRITE.value)
 
   seed = _SEED.value
@@ -241,6 +305,15 @@ def main(argv) -> None:
   )
   if start:
     print(f'going on from step {start[0]} of {system.steps}')
+  run = runs.run_id(folder)
+  callbacks = [
+    runs.checkpointer(
+      folder, key, settings, run=run, seconds=_CHECKPOINT_SECONDS.value
+    )
+  ]
+  if spend:
+    charge = functools.partial(spend, entry_id=run)
+    callbacks.append(runs.charger(folder, charge, fresh=start is None))
   fit_key, release_key = jax.random.split(key)
   curve, record = runs.curve_recorder(system, data, test_rows, ratings.scale)
   bar, show = runs.progress(system, curve, delta=delta)
@@ -250,13 +323,7 @@ def main(argv) -> None:
       fit_key,
       data,
       report_every=_REPORT_EVERY.value or max(1, -(-system.steps // 25)),
-      callbacks=(
-        runs.checkpointer(
-          folder, key, settings, seconds=_CHECKPOINT_SECONDS.value
-        ),
-        record,
-        show,
-      ),
+      callbacks=(*callbacks, record, show),
       start=start,
     )
 
@@ -305,6 +372,8 @@ def main(argv) -> None:
       print(f'  RMSE {value:.4f}  {label}')
   print(f'  RMSE {report["train_rmse"]:.4f}  this model, training ratings\n')
   print(certificate.text(document))
+  if _LEDGER.value is not None:
+    print(f'\n{ledger.summary(_LEDGER.value)}')
   print(f'\nwritten to {folder}/: {", ".join(runs.OUTPUTS)}, private/')
 
 
