@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import importlib.resources
+import json
+import math
 import platform
+from pathlib import Path
 from typing import Any
 
 import dpmf_jax
-from dpmf_jax import accounting
+from dpmf_jax import accounting, files, wording
 from dpmf_jax.types import Guarantee
 
 SCHEMA = 'dpmf_jax-certificate-1'
@@ -21,6 +25,21 @@ NOT_COVERED = (
   'a list of recommendations that leaves out seen items: it tells its reader '
   'which items the user has rated, so give it to that user only',
 )
+
+# By the names that `accounting.bounds` gives to its rules.
+_RULES = {
+  'exact': 'exact Gaussian differential privacy (Balle and Wang 2018; Dong, '
+  'Roth and Su 2022)',
+  'laplace': 'the exact curve of Laplace noise (Balle, Barthe and Gaboardi '
+  '2018)',
+  'basic': 'the sum of the epsilons (Dwork and Roth 2014, Theorem 3.16)',
+  'optimal': 'optimal composition (Kairouz, Oh and Viswanath 2017)',
+  'renyi': 'Renyi differential privacy at the best order (Mironov 2017; '
+  'Canonne, Kamath and Steinke 2020)',
+  'pld': 'privacy loss distributions (Koskela, Jalko and Honkela 2020; '
+  'dp-accounting)',
+  'claimed': "the paper's own formula, which does not hold for what it runs",
+}
 
 
 def _versions() -> dict[str, str]:
@@ -36,15 +55,17 @@ def _settings(config: Any) -> dict[str, Any]:
     field.name: getattr(config, field.name)
     for field in dataclasses.fields(config)
   }
-  plain = (str, int, float, bool, type(None))
   return {
-    name: value
-    if isinstance(value, plain)
-    else list(value)
-    if name == 'scale'
-    else repr(value)
+    name: list(value) if name == 'scale' else _plain(value)
     for name, value in values.items()
   }
+
+
+def _plain(value: Any) -> Any:
+  """`value` if JSON has it, else how Python writes it (also infinity)."""
+  if isinstance(value, float) and not math.isfinite(value):
+    return repr(value)
+  return value if isinstance(value, str | int | float | None) else repr(value)
 
 
 def randomness(seed: int | None) -> dict[str, Any]:
@@ -74,7 +95,7 @@ def certificate(
   seed: int | None,
   parameters: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-  """The certificate of a finished run as JSON values.
+  """The certificate of a finished run as JSON values, valid by its schema.
 
   Args:
     guarantee: of the system that ran.
@@ -84,20 +105,18 @@ def certificate(
     seed: the fixed seed of the run, or None for OS entropy.
     parameters: what else was public (device count, split, ...).
   """
-  epsilon = None
+  epsilon, accountant = None, 'none'
   if guarantee.event is None:
     delta = None
   elif delta is None:
     raise ValueError('delta is needed to state a guarantee')
   else:
-    epsilon = accounting.epsilon(guarantee, delta)
-  accountant = {
-    'proved': 'exact Gaussian differential privacy (Balle and Wang 2018; '
-    'Dong, Roth and Su 2022)',
-    'claimed': "the paper's own formula, which does not hold for what it runs",
-    'none': 'none',
-  }[guarantee.status]
-  return {
+    bounds = accounting.bounds(guarantee, delta)
+    rule = min(bounds, key=lambda name: bounds[name])
+    epsilon = bounds[rule]
+    single = isinstance(guarantee.event, accounting.Laplace)
+    accountant = _RULES['laplace' if single and rule == 'exact' else rule]
+  document = {
     'schema': SCHEMA,
     'status': guarantee.status,
     'epsilon': epsilon,
@@ -117,32 +136,76 @@ def certificate(
     'randomness': randomness(seed),
     'versions': _versions(),
   }
-
-
-_PROTECTED = {
-  ('rating', 'replace'): 'the value of any one rating (who rated what is '
-  'public)',
-  ('rating', 'add_remove'): 'any one rating, its value and that it exists',
-  ('user', 'replace'): 'all ratings of any one user, as values',
-  ('user', 'add_remove'): 'any one user with all ratings',
-}
+  validate(document)
+  return document
 
 
 def text(certificate: dict[str, Any]) -> str:
-  """The certificate in a few lines for a terminal."""
-  status = certificate['status']
-  if status == 'none':
-    return 'Guarantee: NONE. This model is not private.'
-  word = 'proved' if status == 'proved' else 'CLAIMED BY THE PAPER, NOT TRUE'
-  what = _PROTECTED[certificate['unit'], certificate['relation']]
-  lines = [
-    f'Guarantee ({word}): epsilon = {certificate["epsilon"]:.4g}, '
-    f'delta = {certificate["delta"]:.3g}',
-    f'  protects   {what}',
-    f'  against    {certificate["adversary"]}',
-    f'  released   {", ".join(certificate["released"])}',
-    f'  secret     {", ".join(certificate["secret"])}',
-    f'  randomness {certificate["randomness"]["source"]}; '
-    f'{certificate["randomness"]["note"]}',
-  ]
-  return '\n'.join(lines)
+  """The certificate in a few lines for a terminal; `rendering` has more."""
+  return wording.summary(certificate)
+
+
+def schema() -> dict[str, Any]:
+  """The JSON schema (draft 2020-12) of a certificate; docs/ has a copy."""
+  file = importlib.resources.files('dpmf_jax') / 'certificate.schema.json'
+  return json.loads(file.read_text(encoding='utf-8'))
+
+
+def validate(certificate: Any) -> None:
+  """Returns nothing; ValueError names the first field that is wrong."""
+  # Here and not above: it takes a tenth of a second, and the rest of this
+  # module does not need it.
+  from jsonschema import Draft202012Validator
+  from jsonschema.exceptions import best_match
+
+  errors = Draft202012Validator(schema()).iter_errors(certificate)
+  problem = best_match(errors)
+  if problem is not None:
+    path = [str(part) for part in problem.absolute_path]
+    raise ValueError(
+      f'certificate{", field " if path else ""}{".".join(path)}: '
+      f'{_shortened(problem.message)}'
+    )
+  # JSON has no NaN and no infinity, but Python reads and writes them.
+  _check_finite(certificate, '')
+
+
+def read(path: str | Path) -> dict[str, Any]:
+  """The certificate in a run's folder or in a file, once it is found valid.
+
+  Raises ValueError, which names the file, where it is broken.
+  """
+  path = Path(path)
+  if path.is_dir():
+    path = path / 'certificate.json'
+  try:
+    document = files.read_json(path)
+  except UnicodeDecodeError:
+    raise ValueError(f'{path} is not UTF-8 text') from None
+  except RecursionError:
+    raise ValueError(f'{path} is nested too deeply') from None
+  try:
+    validate(document)
+  except ValueError as error:
+    raise ValueError(f'{path}: {error}') from None
+  return document
+
+
+def _check_finite(value: Any, path: str) -> None:
+  if isinstance(value, float) and not math.isfinite(value):
+    raise ValueError(f'certificate, field {path}: {value} is not finite')
+  parts = ()
+  if isinstance(value, dict):
+    parts = value.items()
+  elif isinstance(value, list):
+    parts = enumerate(value)
+  for name, part in parts:
+    _check_finite(part, f'{path}.{name}' if path else str(name))
+
+
+def _shortened(message: str) -> str:
+  # The message begins with the value, which may be long, and ends with what
+  # is wrong with it.
+  if len(message) <= 160:
+    return message
+  return f'{message[:70]} ... {message[-80:]}'

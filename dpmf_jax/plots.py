@@ -51,3 +51,72 @@ def learning_curve(
   figure.savefig(picture, format='png', dpi=120)
   # For the curator: the curve is computed from ratings without noise.
   write_bytes(path, picture.getvalue(), mode=0o600)
+
+
+def step_grid(steps: int, points: int = 60) -> list[int]:
+  """At most `points` whole numbers from 1 to `steps`, denser at the start."""
+  # Squares, since epsilon starts like a square root.
+  last = max(points - 1, 1)
+  spread = {1 + round((steps - 1) * (k / last) ** 2) for k in range(points)}
+  return sorted(spread | {steps})
+
+
+def epsilon_by_steps(
+  path: str | Path,
+  steps: Sequence[int],
+  *,
+  proved: Mapping[str, Sequence[float]],
+  claimed: Mapping[str, Sequence[float]],
+  title: str,
+) -> None:
+  """Writes a PNG of epsilon against steps, claims apart from what is proved.
+
+  Claims are dashed and red, and a line under the title says what they are.
+  """
+  from matplotlib.figure import Figure  # here, as above
+
+  figure = Figure(figsize=(7, 4.6), layout='constrained')
+  axes = figure.subplots()
+  for (label, values), colour in zip(
+    proved.items(), ('#8fb3d9', '#4079b5', '#173f6b'), strict=False
+  ):
+    text = f'{label} (same noise)' if claimed else f'{label} (proved)'
+    # Dots where there are too few steps for a line.
+    mark = '.' if len(steps) < 10 else ''
+    axes.plot(
+      steps, values, color=colour, linewidth=2.4, marker=mark, label=text
+    )
+    axes.annotate(
+      f'{values[-1]:.3g}',
+      (steps[-1], values[-1]),
+      xytext=(4, 0),
+      textcoords='offset points',
+      va='center',
+      fontsize=8,
+      color=colour,
+    )
+  for label, values in claimed.items():
+    axes.plot(
+      steps,
+      values,
+      color='#b3261e',
+      linestyle=(0, (4, 3)),
+      linewidth=1.4,
+      label=f'{label} (not a guarantee)',
+    )
+  axes.set_xlabel('steps')
+  axes.set_ylabel('epsilon')
+  axes.set_ylim(bottom=0)
+  axes.margins(x=0.06)
+  note = 'all curves are proved upper bounds'
+  if claimed:
+    note = (
+      'dashed: a claim of the paper. solid: proved for the same noise,\n'
+      'but only if nothing else leaked, which is not so for this algorithm'
+    )
+  axes.set_title(f'{title}\n{note}', fontsize=9)
+  axes.legend(fontsize=8, loc='lower right')
+  axes.grid(alpha=0.25)
+  picture = io.BytesIO()
+  figure.savefig(picture, format='png', dpi=120)
+  write_bytes(path, picture.getvalue())

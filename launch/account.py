@@ -1,8 +1,8 @@
-"""Prints how private a run is, or would be, as one JSON object.
+"""Prints how private something is, or would be, as JSON on one line.
 
 No data and no JAX are needed. Examples:
 
-What the paper claims for 1250 steps, and its noise:
+What the paper claims for 1250 steps, and what its noise is worth:
 
   python -m launch.account --system=gaussian_mf --variant=paper --steps=1250 \\
     --epsilon_per_step=0.3 --delta_per_step=0.01 --delta=1e-5
@@ -18,37 +18,114 @@ The epsilon of given noise, where it is also protected that a rating exists:
   python -m launch.account --system=gaussian_mf --relation=add_remove \\
     --residual_bound=2 --steps=100 --sigma=60 --delta=1e-6
 
-Settings that are not given are those of launch.train.
+Plain mechanisms, here ten randomized responses:
 
-`sigma` is the standard deviation of the noise per entry of the user gradient.
+  python -m launch.account --system=randomized_response --steps=10 \\
+    --epsilon_per_release=1 --delta=1e-6
+
+Many answers in a table, also as CSV, and epsilon against steps as a picture:
+
+  python -m launch.account --system=gaussian_mf --table=epsilon \\
+    --epsilon=0.5,1,2 --steps=60 --csv=noise.csv
+  python -m launch.account --system=gaussian --noise_multiplier=20 \\
+    --table=steps --steps=100,200,400 --plot=steps.png
+
+The certificate of a run, checked and in words:
+
+  python -m launch.account --certificate=runs/first --html=first.html
+
+Settings of gaussian_mf that are not given are those of launch.train. `sigma`
+is the standard deviation of the noise; for gaussian_mf, per entry of the user
+gradient.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from absl import flags
 
 from dpmf_jax import accounting
-from launch import cli
+from launch import accounts, cli
+from launch.accounts import Answer
 
-_SYSTEM = flags.DEFINE_enum('system', None, ['gaussian_mf'], 'What is run.')
+_SYSTEM = flags.DEFINE_enum(
+  'system',
+  None,
+  [
+    'gaussian_mf',
+    'gaussian',
+    'subsampled_gaussian',
+    'laplace',
+    'randomized_response',
+  ],
+  'What is run: gaussian_mf, or a plain mechanism --steps times.',
+)
 _VARIANT = flags.DEFINE_enum(
   'variant',
   'sound',
   ['sound', 'paper'],
-  'sound: proved, noise on both gradients. paper: claimed, noise on the user '
-  'gradient only.',
+  'gaussian_mf: sound is proved, with noise on both gradients; paper is '
+  'claimed, with noise on the user gradient only.',
 )
-_STEPS = flags.DEFINE_integer('steps', None, 'How many steps, fixed before.')
+_STEPS = flags.DEFINE_list(
+  'steps', None, 'How many steps, fixed before; several with --table=steps.'
+)
 _DELTA = flags.DEFINE_float('delta', 1e-6, 'Overall delta, in (0, 1).')
-_EPSILON = flags.DEFINE_float(
-  'epsilon', None, 'Overall epsilon; the noise is calibrated to it.'
+_EPSILON = flags.DEFINE_list(
+  'epsilon',
+  None,
+  'Overall epsilon; the noise is calibrated to it. Several with '
+  '--table=epsilon.',
+)
+_TABLE = flags.DEFINE_enum(
+  'table',
+  None,
+  ['steps', 'epsilon'],
+  'Print a table with one row for each of --steps or of --epsilon.',
+)
+_CSV = flags.DEFINE_string('csv', None, 'File for the table, with all digits.')
+_PLOT = flags.DEFINE_string(
+  'plot', None, 'PNG file for epsilon against steps, at the same noise.'
+)
+_CERTIFICATE = flags.DEFINE_string(
+  'certificate', None, 'Folder of a run, whose certificate is to be shown.'
+)
+_HTML = flags.DEFINE_string('html', None, 'File for the certificate as HTML.')
+_MARKDOWN = flags.DEFINE_string(
+  'markdown', None, 'File for the certificate as Markdown.'
 )
 _SIGMA = flags.DEFINE_float(
   'sigma', None, 'sound: noise of the user gradient, instead of --epsilon.'
+)
+_NOISE_MULTIPLIER = flags.DEFINE_float(
+  'noise_multiplier',
+  None,
+  'sound, gaussian, subsampled_gaussian, laplace: noise (of laplace its scale) '
+  'over sensitivity, instead of --epsilon.',
+)
+_EPSILON_PER_RELEASE = flags.DEFINE_float(
+  'epsilon_per_release',
+  None,
+  'laplace, randomized_response: epsilon of each release, instead of '
+  '--epsilon.',
+)
+_CATEGORIES = flags.DEFINE_integer(
+  'categories', 2, 'randomized_response: how many answers there are.'
+)
+_SAMPLING_RATE = flags.DEFINE_float(
+  'sampling_rate', None, 'subsampled_gaussian: chance to be in a sample.'
+)
+_SAMPLING = flags.DEFINE_enum(
+  'sampling',
+  'poisson',
+  ['poisson', 'without_replacement'],
+  'subsampled_gaussian: every record on its own (for add_remove), or a sample '
+  'of fixed size (for replace).',
 )
 _RELATION = flags.DEFINE_enum(
   'relation',
@@ -83,10 +160,31 @@ _DELTA_PER_STEP = flags.DEFINE_float(
   'delta_per_step', None, 'paper: its delta, in (0, 1); 0.01 if unset.'
 )
 
+# What each system reads besides --steps, --delta, --epsilon and --relation.
+_READS = {
+  'gaussian_mf': (
+    _VARIANT,
+    _SIGMA,
+    _NOISE_MULTIPLIER,
+    _SCALE,
+    _CLIP_NORM,
+    _RESIDUAL_BOUND,
+    _RANK,
+    _LATTICE_BITS,
+    _USER_SHARE,
+    _EPSILON_PER_STEP,
+    _DELTA_PER_STEP,
+  ),
+  'gaussian': (_NOISE_MULTIPLIER,),
+  'subsampled_gaussian': (_NOISE_MULTIPLIER, _SAMPLING_RATE, _SAMPLING),
+  'laplace': (_NOISE_MULTIPLIER, _EPSILON_PER_RELEASE),
+  'randomized_response': (_EPSILON_PER_RELEASE, _CATEGORIES),
+}
 
-def paper_gaussian_mf() -> dict[str, Any]:
+
+def paper_gaussian_mf(steps: int, epsilon: float | None) -> Answer:
   """What the paper claims, and what its noise would be worth."""
-  _refuse('--variant=paper', _SIGMA, _RESIDUAL_BOUND)
+  _refuse('--variant=paper', _SIGMA, _RESIDUAL_BOUND, _NOISE_MULTIPLIER)
   if _USER_SHARE.value != _USER_SHARE.default:
     raise ValueError(
       '--user_share is not for --variant=paper: it noises the user gradient '
@@ -97,98 +195,206 @@ def paper_gaussian_mf() -> dict[str, Any]:
       f'--relation must be replace for --variant=paper, got {_RELATION.value}: '
       'the paper takes who rated what as public'
     )
-  steps, delta = _steps(), _given(_DELTA)
   delta_per_step = _DELTA_PER_STEP.value
-  delta_per_step = 0.01 if delta_per_step is None else delta_per_step
-  if _one_of(_EPSILON_PER_STEP, _EPSILON) is _EPSILON:
-    epsilon_per_step = accounting.claimed_gaussian_mf_epsilon_per_step(
-      epsilon=_given(_EPSILON),
-      steps=steps,
-      delta_per_step=delta_per_step,
-      delta=delta,
-    )
-  else:
-    epsilon_per_step = _given(_EPSILON_PER_STEP)
-  event = accounting.ClaimedGaussianMF(epsilon_per_step, delta_per_step, steps)
-  multiplier = accounting.claimed_gaussian_mf_noise_multiplier(
-    epsilon_per_step, delta_per_step
+  return accounts.paper_gaussian_mf(
+    steps,
+    _DELTA.value,
+    *_one_of(epsilon, _EPSILON_PER_STEP),
+    delta_per_step=0.01 if delta_per_step is None else delta_per_step,
+    sensitivity=_sensitivity('replace', None, None),
   )
-  sensitivity = _sensitivity('replace', None, None)
-  curve = accounting.rdp.gaussian(multiplier, steps)
-  return {
-    'status': 'claimed',
-    'epsilon': accounting.epsilon(event, delta),
-    'delta': delta,
-    'steps': steps,
-    'order': accounting.claimed_gaussian_mf_order(
-      steps=steps,
-      epsilon_per_step=epsilon_per_step,
-      delta_per_step=delta_per_step,
-      delta=delta,
-    ),
-    'epsilon_per_step': epsilon_per_step,
-    'delta_per_step': delta_per_step,
-    'sigma': multiplier * sensitivity,
-    'noise_multiplier': multiplier,
-    'sensitivity': sensitivity,
-    'unit': 'rating',
-    'relation': 'replace',
-    # The paper's item gradient has no noise, so none of these covers it.
-    'same_noise_if_only_the_noised_gradient_leaked': {
-      'exact': accounting.epsilon(
-        accounting.Gaussian(multiplier, steps), delta
-      ),
-      'rdp_optimal': accounting.rdp.epsilon_optimal(curve, delta),
-      'rdp_mironov': accounting.rdp.epsilon_mironov(curve, delta),
-    },
-  }
 
 
-def sound_gaussian_mf() -> dict[str, Any]:
+def sound_gaussian_mf(steps: int, epsilon: float | None) -> Answer:
   """What is proved when both gradients are noised."""
   _refuse('--variant=sound', _EPSILON_PER_STEP, _DELTA_PER_STEP)
-  steps, delta = _steps(), _given(_DELTA)
-  relation = _RELATION.value or 'add_remove'
-  bound, share = _RESIDUAL_BOUND.value, _USER_SHARE.value
+  relation, bound = _RELATION.value or 'add_remove', _RESIDUAL_BOUND.value
   bound = 1.0 if bound is None else bound
-  sensitivity = _sensitivity(relation, bound, _LATTICE_BITS.value)
-  if _one_of(_EPSILON, _SIGMA) is _EPSILON:
-    multiplier = accounting.calibrate_noise_multiplier(
-      epsilon=_given(_EPSILON), delta=delta, count=steps
+  return accounts.sound_gaussian_mf(
+    steps,
+    _DELTA.value,
+    *_one_of(epsilon, _SIGMA, _NOISE_MULTIPLIER),
+    relation=relation,
+    sensitivity=_sensitivity(relation, bound, _LATTICE_BITS.value),
+    user_share=_USER_SHARE.value,
+  )
+
+
+def answer_for(system: str, steps: int, epsilon: float | None) -> Answer:
+  """The answer of one system, from the flags that it reads."""
+  delta, relation = _DELTA.value, _RELATION.value
+  if system == 'gaussian_mf':
+    paper = _VARIANT.value == 'paper'
+    account = paper_gaussian_mf if paper else sound_gaussian_mf
+    answer = account(steps, epsilon)
+    return answer._replace(values={'variant': _VARIANT.value} | answer.values)
+  if system == 'gaussian':
+    given = _one_of(epsilon, _NOISE_MULTIPLIER)
+    return accounts.gaussian(steps, delta, *given, relation=relation)
+  if system == 'subsampled_gaussian':
+    return accounts.subsampled_gaussian(
+      steps,
+      delta,
+      *_one_of(epsilon, _NOISE_MULTIPLIER),
+      relation=relation,
+      sampling_rate=_given(_SAMPLING_RATE),
+      sampling=cast(Any, _SAMPLING.value),
     )
-  else:
-    sigma = _given(_SIGMA)
-    if not sigma > 0:
-      raise ValueError(
-        f'--sigma must be > 0, got {sigma}: without noise there is no epsilon'
-      )
-    per_unit, _ = accounting.split_noise_multiplier(1.0, share)
-    multiplier = sigma / sensitivity / per_unit
-  user, item = accounting.split_noise_multiplier(multiplier, share)
-  event = accounting.Gaussian(multiplier, steps)
-  return {
-    'status': 'proved',
-    'epsilon': accounting.epsilon(event, delta),
-    'delta': delta,
-    'steps': steps,
-    'sigma': user * sensitivity,
-    'sigma_item': item * sensitivity,
-    'noise_multiplier': multiplier,
-    'sensitivity': sensitivity,
-    'unit': 'rating',
-    'relation': relation,
-    'mu': accounting.gaussian_mu(event),
-    'user_share': share,
-  }
+  if system == 'laplace':
+    given = _one_of(epsilon, _NOISE_MULTIPLIER, _EPSILON_PER_RELEASE)
+    return accounts.laplace(steps, delta, *given, relation=relation)
+  if relation == 'add_remove':
+    raise ValueError(
+      '--relation must be replace for --system=randomized_response, got '
+      'add_remove: an answer is always there'
+    )
+  given = _one_of(epsilon, _EPSILON_PER_RELEASE)
+  categories = _given(_CATEGORIES)
+  return accounts.randomized_response(
+    steps, delta, *given, categories=categories
+  )
 
 
 def main(_: Sequence[str]) -> None:
-  system = _given(_SYSTEM)
-  account = {'sound': sound_gaussian_mf, 'paper': paper_gaussian_mf}
-  result = account[_VARIANT.value]()
-  head = {'system': system, 'variant': _VARIANT.value}
+  if _CERTIFICATE.value is not None:
+    return show_certificate()
+  _refuse('an account; it needs --certificate', _HTML, _MARKDOWN)
+  system, table = _given(_SYSTEM), _TABLE.value
+  read = {flag.name for flag in _READS[system]}
+  for flag in (flag for others in _READS.values() for flag in others):
+    if flag.present and flag.name not in read:
+      raise ValueError(f'--{flag.name} is not for --system={system}')
+  _given(_STEPS)
+  steps = _numbers(_STEPS, int)
+  for count in steps:
+    if count < 1:
+      raise ValueError(f'--steps must be >= 1, got {count}')
+  epsilons = _numbers(_EPSILON, float) or [None]
+  for flag, values in ((_STEPS, steps), (_EPSILON, epsilons)):
+    if len(values) > 1 and table != flag.name:
+      raise ValueError(
+        f'--{flag.name}={",".join(flag.value or ())} has several values, which '
+        f'needs --table={flag.name}'
+      )
+  if table is None:
+    _refuse('a single answer; it needs --table', _CSV)
+  else:
+    _given(_STEPS if table == 'steps' else _EPSILON)
+  if table == 'epsilon':
+    _refuse('--table=epsilon; it is over steps', _PLOT)
+  answers = [
+    answer_for(system, count, epsilon)
+    for count in steps
+    for epsilon in epsilons
+  ]
+  rows = [{'system': system} | answer.values for answer in answers]
   # allow_nan=False: an epsilon past the largest float is an error, not 'NaN'.
-  print(json.dumps(head | result, indent=2, allow_nan=False))
+  lines = [json.dumps(row, allow_nan=False) for row in rows]
+  if _PLOT.value is not None:
+    longest = max(answers, key=lambda answer: answer.values['steps'])
+    draw(_PLOT.value, system, longest)
+  if table is not None:
+    return show_table(table, rows)
+  print(*lines)
+
+
+def show_table(by: str, answers: Sequence[dict[str, Any]]) -> None:
+  """Prints one row for each answer, and writes them all to --csv."""
+  rows = [_flat(answer) for answer in answers]
+  names = list(dict.fromkeys(name for row in rows for name in row))
+  if _CSV.value is not None:
+    from dpmf_jax import files
+
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator='\n')
+    writer.writeheader()
+    writer.writerows(rows)
+    files.write_bytes(_CSV.value, text.getvalue().encode())
+  # What is the same in all rows is said once, above them.
+  columns = [by] + [
+    name
+    for name in names
+    if name != by
+    and (name == 'epsilon' or len({row.get(name) for row in rows}) > 1)
+  ]
+  fixed = {k: v for k, v in rows[0].items() if k not in columns}
+  print(', '.join(f'{name} {_cell(value)}' for name, value in fixed.items()))
+  status = rows[0]['status']
+  heads = [f'epsilon ({status})' if c == 'epsilon' else c for c in columns]
+  lines = [heads] + [[_cell(row.get(c)) for c in columns] for row in rows]
+  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+  for line in lines:
+    cells = zip(line, widths, strict=True)
+    print('  '.join(f'{cell:>{width}}' for cell, width in cells))
+  if status == 'claimed':
+    print(
+      'epsilon is a claim of the paper, not a guarantee. same_noise_*: proved '
+      'for that noise if only the noised gradient leaked, which is not so here.'
+    )
+
+
+def _flat(answer: dict[str, Any]) -> dict[str, Any]:
+  """The answer without nesting, for a row."""
+  row = {}
+  for name, value in answer.items():
+    if isinstance(value, dict):
+      short = 'same_noise' if name == accounts.SAME_NOISE else name
+      row |= {f'{short}_{part}': number for part, number in value.items()}
+    else:
+      row[name] = value
+  return row
+
+
+def draw(path: str, system: str, answer: Answer) -> None:
+  """Writes epsilon against steps as a picture, for the noise of the answer."""
+  from dpmf_jax import plots
+
+  event, delta = answer.event, answer.values['delta']
+  exact = isinstance(event, accounting.Gaussian)
+  steps = plots.step_grid(answer.values['steps'], 60 if exact else 20)
+  proved: dict[str, list[float]] = {}
+  claimed: dict[str, list[float]] = {}
+  for count in steps:
+    part = accounting.after(event, count)
+    curve, bounds = accounting.curve_of(part), accounting.bounds(part, delta)
+    points = {
+      'RDP, Mironov (2017)': accounting.rdp.epsilon_mironov(curve, delta),
+      'RDP, optimal conversion': accounting.rdp.epsilon_optimal(curve, delta),
+      'exact' if exact else 'smallest bound': min(bounds.values()),
+    }
+    for name, value in points.items():
+      proved.setdefault(name, []).append(value)
+    if answer.claim is not None:
+      claim = accounting.epsilon(accounting.after(answer.claim, count), delta)
+      claimed.setdefault('claimed by the paper', []).append(claim)
+  name = f'{system} (paper)' if claimed else system
+  for setting in ('noise_multiplier', 'epsilon_per_release'):
+    if setting in answer.values:
+      value = answer.values[setting]
+      name += f', {setting.replace("_", " ")} {value:.4g}'
+      break
+  plots.epsilon_by_steps(
+    path,
+    steps,
+    proved=proved,
+    claimed=claimed,
+    title=f'{name}, delta {delta:g}',
+  )
+
+
+def show_certificate() -> None:
+  """Checks the certificate of a run, prints it, and writes other formats."""
+  _refuse('--certificate', _SYSTEM, _STEPS, _EPSILON, _TABLE, _CSV, _PLOT)
+  from dpmf_jax import certificate, files, rendering
+
+  document = certificate.read(_CERTIFICATE.value or '')
+  for flag, render in (
+    (_HTML, rendering.html),
+    (_MARKDOWN, rendering.markdown),
+  ):
+    if flag.value is not None:
+      files.write_bytes(flag.value, render(document).encode())
+  print(rendering.text(document))
 
 
 def _sensitivity(
@@ -205,11 +411,27 @@ def _sensitivity(
   )
 
 
-def _steps() -> int:
-  steps = _given(_STEPS)
-  if steps < 1:
-    raise ValueError(f'--steps must be >= 1, got {steps}')
-  return steps
+def _numbers(
+  flag: flags.FlagHolder[Any], kind: Callable[[str], Any]
+) -> list[Any]:
+  """The numbers of a list flag; none if it was not given."""
+  if flag.value is None:
+    return []
+  try:
+    numbers = [kind(word) for word in flag.value]
+  except ValueError:
+    numbers = []
+  if not numbers:
+    what = 'whole numbers' if kind is int else 'numbers'
+    raise ValueError(
+      f'--{flag.name}={",".join(flag.value)} must be {what}, with commas '
+      'between several'
+    )
+  return numbers
+
+
+def _cell(value: Any) -> str:
+  return f'{value:.6g}' if isinstance(value, float) else str(value)
 
 
 def _given(flag: flags.FlagHolder[Any]) -> Any:
@@ -219,15 +441,18 @@ def _given(flag: flags.FlagHolder[Any]) -> Any:
 
 
 def _one_of(
-  first: flags.FlagHolder[Any], second: flags.FlagHolder[Any]
-) -> flags.FlagHolder[Any]:
-  if (first.value is None) == (second.value is None):
-    count = 'neither' if first.value is None else 'both'
-    raise ValueError(
-      f'exactly one of --{first.name} and --{second.name} must be given, got '
-      f'{count}'
-    )
-  return first if second.value is None else second
+  epsilon: float | None, *others: flags.FlagHolder[float | None]
+) -> tuple[str, float]:
+  """The name and value of the only one that was given."""
+  values = {'epsilon': epsilon} | {flag.name: flag.value for flag in others}
+  given = [(k, value) for k, value in values.items() if value is not None]
+  if len(given) == 1:
+    return given[0]
+  *names, last = (f'--{name}' for name in values)
+  got = ' and '.join(f'--{name}' for name, _ in given) or 'none of them'
+  raise ValueError(
+    f'exactly one of {", ".join(names)} and {last} must be given, got {got}'
+  )
 
 
 def _refuse(variant: str, *unused: flags.FlagHolder[Any]) -> None:

@@ -1,9 +1,16 @@
+import copy
 import json
+import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import dpmf_jax
 from dpmf_jax import accounting, certificate
 from dpmf_jax.systems import SYSTEMS
+from dpmf_jax.types import Guarantee
 
 FIELDS = {
   'status', 'epsilon', 'delta', 'unit', 'relation', 'adversary', 'released',
@@ -68,7 +75,7 @@ def test_a_fixed_seed_is_said_to_be_for_experiments():
 
 
 def test_text_says_what_the_status_is():
-  assert 'NOT TRUE' in certificate.text(make(variant='paper')[1])
+  assert 'NOT A GUARANTEE' in certificate.text(make(variant='paper')[1])
   assert 'not private' in certificate.text(make('nonprivate', 'none')[1])
   text = certificate.text(make(relation='replace')[1])
   assert 'proved' in text
@@ -81,3 +88,179 @@ def test_delta_is_needed():
     certificate.certificate(
       system.guarantee, system='x', config=None, delta=None, seed=None
     )
+
+
+def plain(event, delta):
+  guarantee = Guarantee(
+    status='proved',
+    unit='user',
+    relation='replace',
+    adversary='anyone',
+    released=('answers',),
+    secret=('ratings',),
+    assumptions=(),
+    mechanism='noise',
+    event=event,
+  )
+  config = SYSTEMS['nonprivate'].config(scale=(1.0, 5.0), step_size=math.inf)
+  return certificate.certificate(
+    guarantee, system='plain', config=config, delta=delta, seed=None
+  )
+
+
+@pytest.mark.parametrize(
+  ('event', 'delta', 'words'),
+  [
+    (accounting.Gaussian(3.0, 5), 1e-6, 'exact Gaussian'),
+    (accounting.Laplace(2.0), 1e-6, 'exact curve of Laplace'),
+    (accounting.RandomizedResponse(1.0, 10), 1e-6, 'optimal composition'),
+    (accounting.Pure(1.0, 10), 0.0, 'sum of the epsilons'),
+  ],
+)
+def test_the_accountant_is_the_rule_that_gave_epsilon(event, delta, words):
+  document = plain(event, delta)
+  assert words in document['accountant']
+  assert document['epsilon'] == accounting.epsilon(event, delta)
+  # A setting that JSON cannot hold is written down, not a reason to fail.
+  assert document['parameters']['step_size'] == 'inf'
+  assert certificate.text(document)
+
+
+def test_an_infinite_epsilon_is_refused():
+  with pytest.raises(ValueError, match='field epsilon: inf is not finite'):
+    plain(accounting.Gaussian(1e-100, 10**110), 1e-6)
+
+
+# The schema
+
+
+def test_the_schema_in_docs_is_the_one_that_is_used():
+  root = Path(dpmf_jax.__file__).parents[1]
+  used = (root / 'dpmf_jax' / 'certificate.schema.json').read_bytes()
+  assert (root / 'docs' / 'certificate.schema.json').read_bytes() == used
+
+
+def test_the_schema_is_a_schema_and_has_the_version():
+  from jsonschema import Draft202012Validator
+
+  schema = certificate.schema()
+  Draft202012Validator.check_schema(schema)
+  assert schema['$schema'].endswith('2020-12/schema')
+  assert schema['$id'].endswith(certificate.SCHEMA)
+  assert schema['properties']['schema']['const'] == certificate.SCHEMA
+  # Nothing that we write is missing from it.
+  assert set(schema['required']) == make()[1].keys()
+  assert schema['properties'].keys() == make()[1].keys()
+
+
+def broken(path, value):
+  """A certificate with one field set, or without it for `...`."""
+  document = copy.deepcopy(make()[1])
+  *parents, last = path.split('.')
+  inner = document
+  for name in parents:
+    inner = inner[int(name) if isinstance(inner, list) else name]
+  if value is ...:
+    del inner[last]
+  else:
+    inner[int(last) if isinstance(inner, list) else last] = value
+  return document
+
+
+@pytest.mark.parametrize('name', sorted(certificate.schema()['required']))
+def test_every_field_is_needed(name):
+  with pytest.raises(ValueError, match=f"'{name}' is a required property"):
+    certificate.validate(broken(name, ...))
+
+
+@pytest.mark.parametrize(
+  ('path', 'value'),
+  [
+    ('schema', 'dpmf_jax-certificate-2'),
+    ('status', 'certain'),
+    ('epsilon', None),
+    ('epsilon', -0.1),
+    ('epsilon', '1.5'),
+    ('epsilon', True),
+    ('epsilon', math.nan),
+    ('epsilon', math.inf),
+    ('delta', None),
+    ('delta', 1),
+    ('delta', 1.5),
+    ('delta', -1e-9),
+    ('delta', math.nan),
+    ('unit', 'film'),
+    ('relation', 'add'),
+    ('adversary', ''),
+    ('adversary', None),
+    ('released', []),
+    ('released', 'user factors'),
+    ('released.0', ''),
+    ('secret.0', 3),
+    ('not_covered', None),
+    ('assumptions', {}),
+    ('assumptions.1', None),
+    ('mechanism', ' \n '),
+    ('event', None),
+    ('accountant', 1),
+    ('system', []),
+    ('parameters', []),
+    ('parameters.rank', math.inf),
+    ('randomness', None),
+    ('randomness.source', 'dice'),
+    ('randomness.valid_for_release', 'no'),
+    ('randomness.note', ''),
+    ('versions', {}),
+    ('versions.jax', 0.1),
+  ],
+)
+def test_a_broken_field_is_named(path, value):
+  document = broken(path, value)
+  with pytest.raises(ValueError, match=f'^certificate, field {path}: '):
+    certificate.validate(document)
+
+
+def test_what_goes_together():
+  document = make('nonprivate', 'none')[1]
+  certificate.validate(document | {'note': 'fields may be added'})
+  for name in ('epsilon', 'delta'):
+    with pytest.raises(ValueError, match=f'field {name}'):
+      certificate.validate(document | {name: 0.5})
+  certificate.validate(make()[1] | {'delta': 0})
+  fixed = make(seed=1)[1]
+  fixed['randomness']['valid_for_release'] = True
+  with pytest.raises(ValueError, match=r'field randomness\.valid_for_release'):
+    certificate.validate(fixed)
+  for document in ([], None, 'proved', 3):
+    with pytest.raises(ValueError, match='certificate: '):
+      certificate.validate(document)
+
+
+def test_a_long_value_does_not_make_a_long_message():
+  with pytest.raises(ValueError, match='epsilon') as caught:
+    certificate.validate(make()[1] | {'epsilon': 'x' * 10**5})
+  assert len(str(caught.value)) < 250
+
+
+def test_read(tmp_path):
+  path = tmp_path / 'certificate.json'
+  path.write_text(json.dumps(make()[1]))
+  assert certificate.read(tmp_path) == certificate.read(path) == make()[1]
+  for content, words in {
+    b'{"schema": ': 'line 1',
+    b'\xff\xfe': 'not UTF-8',
+    b'[' * 10**6: 'nested too deeply',
+    b'{}': 'required property',
+  }.items():
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=words) as caught:
+      certificate.read(tmp_path)
+    assert str(path) in str(caught.value)
+
+
+def test_no_jax_is_needed():
+  code = (
+    'import sys; from dpmf_jax import certificate, rendering, wording; '
+    'certificate.schema(); assert "jax" not in sys.modules'
+  )
+  subprocess.run([sys.executable, '-c', code], check=True)

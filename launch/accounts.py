@@ -1,0 +1,258 @@
+"""The answers of launch.account, as functions of plain arguments.
+
+Each takes `steps`, the overall `delta`, and what was `given` as the amount of
+noise: the name of a flag, such as 'epsilon' or 'noise_multiplier', and its
+`value`. Errors speak of flags.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from dpmf_jax import accounting
+
+SAME_NOISE = 'same_noise_if_only_the_noised_gradient_leaked'
+
+
+class Answer(NamedTuple):
+  """What is printed, and what the noise that it is about did.
+
+  For a claim, `event` is what the same noise would do, were it all there is.
+  """
+
+  values: dict[str, Any]
+  event: accounting.Event
+  claim: accounting.ClaimedGaussianMF | None = None
+
+
+def paper_gaussian_mf(
+  steps: int,
+  delta: float,
+  given: str,
+  value: float,
+  *,
+  delta_per_step: float,
+  sensitivity: float,
+) -> Answer:
+  """What the paper claims, and what its noise would be worth."""
+  if given == 'epsilon':
+    value = accounting.claimed_gaussian_mf_epsilon_per_step(
+      epsilon=value, steps=steps, delta_per_step=delta_per_step, delta=delta
+    )
+  claim = accounting.ClaimedGaussianMF(value, delta_per_step, steps)
+  multiplier = accounting.claimed_gaussian_mf_noise_multiplier(
+    value, delta_per_step
+  )
+  event = accounting.Gaussian(multiplier, steps)
+  curve = accounting.curve_of(event)
+  values = {
+    'status': 'claimed',
+    'epsilon': accounting.epsilon(claim, delta),
+    'delta': delta,
+    'steps': steps,
+    'order': accounting.claimed_gaussian_mf_order(
+      steps=steps,
+      epsilon_per_step=value,
+      delta_per_step=delta_per_step,
+      delta=delta,
+    ),
+    'epsilon_per_step': value,
+    'delta_per_step': delta_per_step,
+    'sigma': multiplier * sensitivity,
+    'noise_multiplier': multiplier,
+    'sensitivity': sensitivity,
+    'unit': 'rating',
+    'relation': 'replace',
+    # The paper's item gradient has no noise, so none of these covers it.
+    SAME_NOISE: {
+      'exact': accounting.epsilon(event, delta),
+      'rdp_optimal': accounting.rdp.epsilon_optimal(curve, delta),
+      'rdp_mironov': accounting.rdp.epsilon_mironov(curve, delta),
+    },
+  }
+  return Answer(values, event, claim)
+
+
+def sound_gaussian_mf(
+  steps: int,
+  delta: float,
+  given: str,
+  value: float,
+  *,
+  relation: str,
+  sensitivity: float,
+  user_share: float,
+) -> Answer:
+  """What is proved when both gradients are noised."""
+  if given == 'sigma':
+    if not value > 0:
+      raise ValueError(
+        f'--sigma must be > 0, got {value}: without noise there is no epsilon'
+      )
+    per_unit, _ = accounting.split_noise_multiplier(1.0, user_share)
+    value = value / sensitivity / per_unit
+  elif given == 'epsilon':
+    value = accounting.calibrate_noise_multiplier(
+      epsilon=value, delta=delta, count=steps
+    )
+  event = accounting.Gaussian(value, steps)
+  user, item = accounting.split_noise_multiplier(value, user_share)
+  values = {
+    'status': 'proved',
+    'epsilon': accounting.epsilon(event, delta),
+    'delta': delta,
+    'steps': steps,
+    'sigma': user * sensitivity,
+    'sigma_item': item * sensitivity,
+    'noise_multiplier': value,
+    'sensitivity': sensitivity,
+    'unit': 'rating',
+    'relation': relation,
+    'mu': accounting.gaussian_mu(event),
+    'user_share': user_share,
+  }
+  return Answer(values, event)
+
+
+def gaussian(
+  steps: int, delta: float, given: str, value: float, *, relation: str | None
+) -> Answer:
+  """What is proved for Gaussian noise on something of L2 sensitivity one."""
+  if given == 'epsilon':
+    value = accounting.calibrate_noise_multiplier(
+      epsilon=value, delta=delta, count=steps
+    )
+  noise = {'sigma': value, 'noise_multiplier': value, 'sensitivity': 1.0}
+  return _plain(accounting.Gaussian(value, steps), delta, relation, noise)
+
+
+def subsampled_gaussian(
+  steps: int,
+  delta: float,
+  given: str,
+  value: float,
+  *,
+  relation: str | None,
+  sampling_rate: float,
+  sampling: Literal['poisson', 'without_replacement'],
+) -> Answer:
+  """What is proved for Gaussian noise on fresh random samples."""
+  needed = 'add_remove' if sampling == 'poisson' else 'replace'
+  if relation not in (None, needed):
+    raise ValueError(
+      f'--relation must be {needed} for --sampling={sampling}, got {relation}'
+    )
+  make = lambda noise: accounting.SubsampledGaussian(
+    noise, sampling_rate, steps, sampling
+  )
+  if given == 'epsilon':
+    unsampled = accounting.calibrate_noise_multiplier(
+      epsilon=_positive(value), delta=delta, count=steps
+    )
+    # Below this the accountant gets slow, and nobody would call it noise.
+    value = _calibrated(
+      make, value, delta, enough=unsampled, factor=0.5, least=0.02
+    )
+  noise = {
+    'sigma': value,
+    'noise_multiplier': value,
+    'sensitivity': 1.0,
+    'sampling_rate': sampling_rate,
+    'sampling': sampling,
+  }
+  return _plain(make(value), delta, needed, noise)
+
+
+def laplace(
+  steps: int, delta: float, given: str, value: float, *, relation: str | None
+) -> Answer:
+  """What is proved for Laplace noise on something of L1 sensitivity one."""
+  make = lambda noise: accounting.Laplace(noise, steps)
+  if given == 'epsilon':
+    enough = steps / _positive(value)
+    value = _calibrated(make, value, delta, enough=enough, factor=0.5)
+  elif given == 'epsilon_per_release':
+    value = 1 / _positive(value, given)
+  event = make(value)
+  noise = {
+    'sigma': math.sqrt(2) * value,
+    'noise_multiplier': value,
+    'sensitivity': 1.0,
+    'epsilon_per_release': 1 / value,
+  }
+  return _plain(event, delta, relation, noise)
+
+
+def randomized_response(
+  steps: int, delta: float, given: str, value: float, *, categories: int
+) -> Answer:
+  """What is proved for fresh randomized responses about one record."""
+  make = lambda each: accounting.RandomizedResponse(each, steps, categories)
+  if given == 'epsilon':
+    enough = _positive(value) / steps
+    value = _calibrated(make, value, delta, enough=enough, factor=2.0)
+  noise = {
+    'sigma': None,
+    'epsilon_per_release': value,
+    'categories': categories,
+    'unit': 'one answer',
+  }
+  return _plain(make(value), delta, 'replace', noise)
+
+
+def _plain(
+  event: accounting.Event,
+  delta: float,
+  relation: str | None,
+  noise: dict[str, Any],
+) -> Answer:
+  """The answer for a plain mechanism: the smallest of all valid bounds."""
+  bounds = accounting.bounds(event, delta)
+  rule = min(bounds, key=lambda name: bounds[name])
+  # A plain mechanism is as private as its sensitivity is right: what one
+  # record is, and how neighbours differ, went into that.
+  meant = 'as in the sensitivity'
+  values = {
+    'status': 'proved',
+    'epsilon': bounds[rule],
+    'delta': delta,
+    'steps': accounting.count_of(event),
+    'unit': meant,
+    'relation': relation or meant,
+  }
+  return Answer(values | noise | {'rule': rule, 'bounds': bounds}, event)
+
+
+def _calibrated(
+  make: Callable[[float], accounting.Event],
+  epsilon: float,
+  delta: float,
+  *,
+  enough: float,
+  factor: float,
+  least: float = 0.0,
+) -> float:
+  """The parameter that spends `epsilon`, from one that spends less."""
+  good = enough * 1.01 if factor < 1 else enough / 1.01
+  for _ in range(60):
+    bad = good * factor
+    if bad < least:
+      break
+    if accounting.epsilon(make(bad), delta) > epsilon:
+      low, high = sorted((good, bad))
+      return accounting.calibrate(
+        make, epsilon=epsilon, delta=delta, low=low, high=high
+      )
+    good = bad
+  raise ValueError(
+    f'--epsilon={epsilon} holds at --delta={delta} with next to no noise; ask '
+    'for a smaller one'
+  )
+
+
+def _positive(value: float, name: str = 'epsilon') -> float:
+  if not 0 < value < math.inf:
+    raise ValueError(f'--{name} must be > 0 and finite, got {value}')
+  return value
