@@ -294,9 +294,10 @@ def _strength(certificate: Mapping[str, Any], claimed: bool) -> Section:
   paragraphs = ['Not at all, as far as is proved.'] if claimed else []
   paragraphs.append(lead)
   if delta >= 1e-4:
+    one_in = 1 / decimal.Decimal(repr(delta))
     paragraphs.append(
       f'That chance is for each {certificate["unit"]} on its own and is not '
-      f'small: of {_rounded(1 / decimal.Decimal(repr(delta)), 2)}, about one '
+      f'small: of {_rounded(one_in, 2, decimal.ROUND_FLOOR)}, about one '
       'might be shown outright.'
     )
   if certificate['relation'] == 'add_remove' and epsilon > 0:
@@ -311,6 +312,8 @@ def _strength(certificate: Mapping[str, Any], claimed: bool) -> Section:
     for prior in _PRIORS
   )
   after = 'can become at most' if not claimed else 'claimed to become at most'
+  if delta > 0:
+    after += ' (unless shown outright)'
   return Section(
     'How strongly',
     tuple(paragraphs),

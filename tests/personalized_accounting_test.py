@@ -46,7 +46,10 @@ def test_weights_of_mixtures_and_of_nothing():
   event = Composed((Gaussian(5.0), Laplace(4.0)))
   half = Composed((Gaussian(10.0), Laplace(8.0)))
   got = accounting.record_epsilons([0.0, 0.5], event, 1e-6)
-  assert got.tolist() == [0.0, accounting.epsilon(half, 1e-6)]
+  want = accounting.epsilon(half, 1e-6)
+  # Rounded up: the weight may divide with a remainder.
+  assert got[0] == 0.0
+  assert want <= got[1] <= want * (1 + 1e-9)
   with pytest.raises(ValueError, match='event must be Gaussian, Laplace'):
     accounting.record_epsilons([0.5], Pure(1.0), 1e-6)
   with pytest.raises(ValueError, match=r'weights must be in \[0, 1\]'):

@@ -88,6 +88,8 @@ def gaussian_mu(event: Event) -> float:
 def epsilon_bounds(event: Event, delta: float) -> dict[str, float]:
   """Every valid epsilon at `delta`, by the name of its rule."""
   events = merged(event)
+  if not events and checked_number('delta', delta) == 0:
+    return {'exact': 0.0}
   if _all_gaussian(events):
     return {'exact': gaussian.epsilon_of(_mu(events), delta)}
   pure, rest = _split(events)
@@ -100,7 +102,7 @@ def epsilon_bounds(event: Event, delta: float) -> dict[str, float]:
     return {'basic': _pure_sum(pure)}
   delta = checked_delta(delta)
   bounds = _epsilon_bounds_without_pld(events, delta)
-  if _has_distribution(events):
+  if _has_distribution(events) and _near(events) <= _MOST_FOR_PLD:
     bounds['pld'] = pld.epsilon_of(events, delta, _grid(events))
   return bounds
 
@@ -117,14 +119,16 @@ def delta_bounds(event: Event, epsilon: float) -> dict[str, float]:
     # Rounded down, so that delta is not.
     left = max((epsilon - spent) * (1 - _ULP), 0.0)
     bounds['basic'] = gaussian.delta_of(_mu(rest), left) if rest else 0.0
-  if not rest and (worst := _worst(pure)) is not None:
+  worst = None if rest else _worst(pure)
+  if worst is not None and spent <= _MOST_FOR_OPTIMAL:
     bounds['optimal'] = response.kov_delta(*worst, epsilon)
   if isinstance(one := _single(events), Laplace):
     bounds['exact'] = laplace.delta_of_one(one, epsilon)
   bounds['renyi'] = rdp.delta_optimal(
     rdp.compose(*map(_curve, events)), epsilon
   )
-  if _has_distribution(events) and min(bounds.values()) > 0:
+  tight = _has_distribution(events) and _near(events) <= _MOST_FOR_PLD
+  if tight and min(bounds.values()) > 0:
     bounds['pld'] = pld.delta_of(events, epsilon, _grid(events))
   return bounds
 
@@ -137,7 +141,8 @@ def _epsilon_bounds_without_pld(
   bounds = {'basic': (_pure_sum(pure) + unsampled) * (1 + _ULP)}
   if not rest:
     bounds['basic'] = _pure_sum(pure)
-    if (worst := _worst(pure)) is not None:
+    worst = _worst(pure)
+    if worst is not None and bounds['basic'] <= _MOST_FOR_OPTIMAL:
       bounds['optimal'] = response.kov_epsilon(*worst, delta)
   if isinstance(one := _single(events), Laplace):
     bounds['exact'] = laplace.epsilon_of_one(one, delta)
@@ -146,12 +151,23 @@ def _epsilon_bounds_without_pld(
   return bounds
 
 
+# Beyond this epsilon a grid of losses would not fit into memory, and nobody
+# needs its digits.
+_MOST_FOR_PLD = 1e5
+# Beyond this one, rounding errors are larger than what there is to gain.
+_MOST_FOR_OPTIMAL = 1e12
+
+
 @lru_cache(maxsize=8)
+def _near(events: tuple[ProvedEvent, ...]) -> float:
+  """An epsilon that the events are about, for choosing a grid."""
+  return min(_epsilon_bounds_without_pld(events, _USUAL_DELTA).values())
+
+
 def _grid(events: tuple[ProvedEvent, ...]) -> float:
   # It must not depend on the question: epsilon and delta would then be read
   # off two curves, and going there and back could lose some epsilon.
-  near = min(_epsilon_bounds_without_pld(events, _USUAL_DELTA).values())
-  return pld.grid_of(events, near)
+  return pld.grid_of(events, _near(events))
 
 
 def _has_distribution(events: tuple[ProvedEvent, ...]) -> bool:

@@ -55,7 +55,7 @@ SCHEMA = 'dpmf_jax-ledger-1'
 
 
 class BudgetExceeded(ValueError):  # noqa: N818
-  """A run would spend more than is left; nothing was written."""
+  """A run would spend more than is left; nothing is spent."""
 
 
 class Header(NamedTuple):
@@ -146,6 +146,11 @@ def spend(
       if entry.id == entry_id:
         if entry.event != event:
           raise ValueError(f'{path}: {entry_id} is the id of {entry.event!r}')
+        if digest and entry.digest and digest != entry.digest:
+          # The same noise on other ratings would show their difference.
+          raise ValueError(
+            f'{path}: {entry_id} is the id of a release about other ratings'
+          )
         return entry
     spent = [entry.event for entry in old]
     together = _epsilon(ledger, [*spent, event])

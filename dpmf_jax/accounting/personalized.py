@@ -26,6 +26,7 @@ from dpmf_jax.accounting.events import (
   L2Laplace,
   Laplace,
   Pure,
+  checked_count,
   checked_epsilon,
 )
 
@@ -106,6 +107,8 @@ def sampled_epsilon(probabilities: ArrayLike, epsilon: float) -> np.ndarray:
     amplified = np.logaddexp(
       np.log1p(-np.minimum(chance, 1 - 1e-16)), log_chance + t
     )
+    # The sum of a large and a small logarithm cancels.
+    amplified = amplified + 1e-15 * np.where(chance > 0, t - log_chance, 0.0)
   return np.minimum(amplified * (1 + 1e-15), t)
 
 
@@ -130,7 +133,10 @@ def proved_sdcf_bits(
   on h: the proof is for profiles with the same h, or a public h in its place.
   It says nothing of the values sent along, which B' does not determine.
   """
-  changed = num_rated if num_changed is None else num_changed
+  num_rated = checked_count('num_rated', num_rated)
+  changed = num_rated
+  if num_changed is not None:
+    changed = checked_count('num_changed', num_changed)
   if not 0 <= changed <= num_rated:
     raise ValueError(
       f'num_changed must be in [0, num_rated = {num_rated}], got {changed!r}'
@@ -148,9 +154,12 @@ def _epsilon(weight: float, event: Event, delta: float) -> float:
 
 def _lighter(weight: float, event: Event) -> Event:
   """The event as a record with that weight sees it."""
+  if weight == 1:
+    return event
   if isinstance(event, Composed):
     return Composed(tuple(_lighter(weight, part) for part in event.events))
   multiplier = getattr(event, 'noise_multiplier', 1.0) / weight
+  multiplier *= 1 - 4e-16  # the division may have rounded up
   if isinstance(event, Gaussian):
     return Gaussian(multiplier, event.count)
   if isinstance(event, Laplace):

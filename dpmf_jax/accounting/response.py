@@ -70,11 +70,16 @@ def kov_delta(epsilon: float, count: int, total: float) -> float:
   """
   epsilon, total = checked_epsilon(epsilon), checked_epsilon(total)
   count = checked_count('count', count)
-  if total >= count * epsilon:
+  most = count * epsilon
+  # The product is rounded, unless there is one release or none.
+  if total >= most * (1 + (_ULP if count > 1 else 0)):
     return 0.0
   # Between two corners of the curve: total = corner - gap, 0 <= gap < 2 eps.
-  corner = count + (total / epsilon - count) // 2 * 2 + 2
-  gap = max(corner * epsilon - total, 0.0)
+  # Delta grows with the gap and falls with the corner, so rounding the one up
+  # and the other down is safe.
+  corner = count + (total / epsilon * (1 - 4 * _ULP) - count) // 2 * 2 + 2
+  corner = min(corner, count)
+  gap = max(corner * epsilon - total, 0.0) + 2 * _ULP * most
   log_delta = _log_delta(epsilon, count, round((count + corner) / 2), gap)
   return min(max(math.exp(log_delta) * (1 + 4 * _ULP), math.ulp(0.0)), 1.0)
 
@@ -125,7 +130,7 @@ def _window(
 ) -> tuple[np.ndarray, np.ndarray]:
   """(log P(i), loss above that of `first`) of i >= first that matter."""
   log_terms = _log_terms(epsilon, count)[first:]
-  kept = np.flatnonzero(log_terms > log_terms.max() - _NEGLIGIBLE)
+  kept = np.flatnonzero(log_terms >= log_terms.max() - _NEGLIGIBLE)
   # P is log-concave: what is kept has no holes.
   steps = np.arange(kept[0], kept[-1] + 1)
   return log_terms[steps], 2 * epsilon * steps
