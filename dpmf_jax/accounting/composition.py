@@ -223,7 +223,7 @@ def _single(events: tuple[ProvedEvent, ...]) -> ProvedEvent | None:
 def _pure_sum(pure: tuple[PureEvent, ...]) -> float:
   """The sum of the epsilons, rounded up unless it is a single one."""
   total = math.fsum(event.count * pure_epsilon(event) for event in pure)
-  return total if len(pure) == 1 == pure[0].count else total * (1 + _ULP)
+  return total if len(pure) == 1 == pure[0].count else total * (1 + 2 * _ULP)
 
 
 def _worst(pure: tuple[PureEvent, ...]) -> tuple[float, int] | None:

@@ -159,7 +159,8 @@ def _lighter(weight: float, event: Event) -> Event:
   if isinstance(event, Composed):
     return Composed(tuple(_lighter(weight, part) for part in event.events))
   multiplier = getattr(event, 'noise_multiplier', 1.0) / weight
-  multiplier *= 1 - 4e-16  # the division may have rounded up
+  # The division may have rounded up; less noise is the safe side.
+  multiplier = min(multiplier * (1 - 4e-16), 1e100)
   if isinstance(event, Gaussian):
     return Gaussian(multiplier, event.count)
   if isinstance(event, Laplace):

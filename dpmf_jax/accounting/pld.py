@@ -110,7 +110,16 @@ def epsilon_of(
     return math.inf
   loss = distribution(events, grid)
   margin, relative = margin_of(events)
-  return float(loss.get_epsilon_for_delta((delta - margin) / (1 + relative)))
+  target = (delta - margin) / (1 + relative)
+  epsilon = float(loss.get_epsilon_for_delta(target))
+  # The library's inverse is off by rounding, to either side.
+  step = math.ulp(1.0 + epsilon)
+  while (
+    math.isfinite(epsilon)
+    and float(np.max(loss.get_delta_for_epsilon(epsilon))) > target
+  ):
+    epsilon, step = epsilon + step, 2 * step
+  return epsilon
 
 
 def delta_of(

@@ -50,7 +50,9 @@ def rdp(event: Pure | RandomizedResponse) -> Callable[[float], float]:
     if order * epsilon < 30:
       up = math.exp(log_r) * math.expm1(order * epsilon)
       log_moment = math.log1p(-math.expm1(-rest * epsilon) * up)
-      error = 16 * _ULP * log_moment
+      # The exponent's rounding is that of log_r, which is large for many
+      # categories.
+      error = (16 + 2 * abs(log_r)) * _ULP * log_moment
     else:
       others = math.exp(-(2 * order - 1) * epsilon)
       others += (categories - 2) * math.exp(-order * epsilon)
