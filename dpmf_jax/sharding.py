@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -72,7 +73,7 @@ def training_data(
 
 
 def sum_over_slices(
-  slice_sums: Callable[..., jax.Array], rows: Rows, *operands: jax.Array
+  slice_sums: Callable[..., jax.Array], rows: Rows, *operands: Any
 ) -> jax.Array:
   """Row sums [num_rows, ...] of what `slice_sums` gives for each slice.
 
@@ -81,10 +82,10 @@ def sum_over_slices(
       *operands) -> [S, ...], called on one chunk at a time so that what it
       gathers stays in the cache.
     rows: the ratings, on one device or sharded over a mesh.
-    *operands: arrays that every chunk reads whole (factors).
+    *operands: trees of arrays that every chunk reads whole (factors).
   """
 
-  def local(rows: Rows, *operands: jax.Array) -> jax.Array:
+  def local(rows: Rows, *operands: Any) -> jax.Array:
     slots = jnp.arange(rows.column.shape[-1])[None, :]
 
     def chunk(xs):
@@ -97,7 +98,6 @@ def sum_over_slices(
       sums.reshape(-1, *sums.shape[2:]),
       rows.row.reshape(-1),
       rows.num_rows,
-      indices_are_sorted=True,
     )
 
   if rows.mesh is None:

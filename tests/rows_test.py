@@ -43,6 +43,22 @@ def test_rows_hold_each_rating_once(pairs, slots, slices, multiple):
   assert (np.diff(layout.row.reshape(-1)) >= 0).all()
 
 
+def test_slices_that_gather_near_columns_are_together():
+  # Three users who rated the same 100 of 20,000 items.
+  row, column = np.divmod(np.arange(300), 100)
+  column = column * 200
+  value = np.arange(1, 301, dtype=np.float32)
+  layout = rows(row, column, value, 3, slots=10, slices=4)
+  used = layout.length.reshape(-1) > 0
+  near = layout.column[..., 0].reshape(-1)[used] // 8192
+  assert (np.diff(near) >= 0).all()
+  assert np.unique(near).tolist() == [0, 1, 2]
+  for group in range(3):
+    assert (np.diff(layout.row.reshape(-1)[used][near == group]) >= 0).all()
+  want = sorted(zip(row.tolist(), column.tolist(), value.tolist(), strict=True))
+  assert entries(layout) == want
+
+
 def test_layout_does_not_depend_on_order(small_ratings):
   shuffled = small_ratings.take(np.random.default_rng(0).permutation(700))
   first, second = data_rows(small_ratings), data_rows(shuffled)

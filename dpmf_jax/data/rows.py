@@ -3,7 +3,7 @@
 Ratings are sorted by row (user or item) and every row is cut into slices of
 L slots, so that all arrays are rectangular, padding is bounded by one slice
 per row, and neither orientation needs a scatter over ratings: a kernel sums
-inside slices, then adds the sorted slice sums into rows.
+inside slices, then adds the slice sums into rows.
 
 Shapes: C chunks, S slices in a chunk, L slots in a slice.
 """
@@ -19,6 +19,8 @@ from dpmf_jax.data.ratings import Ratings
 
 SLOTS = 32
 SLICES = 64
+# Columns whose factors (0.8 MB at rank 20) stay in a core's cache together.
+NEAR = 8192
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Rows:
     column: [C, S, L] int32, index on the other side.
     value: [C, S, L] float32, the rating.
     length: [C, S] int32, how many slots of a slice are ratings.
-    row: [C, S] int32, the row of a slice; ascending, so sums are sorted.
+    row: [C, S] int32, the row of a slice.
     num_rows: how many rows there are (static).
     mesh: devices over which C is sharded, or None (static).
   """
@@ -74,9 +76,10 @@ def rows(
     chunk_multiple: C is padded to a multiple of this, to shard evenly.
 
   Returns:
-    Rows of NumPy arrays, whose slices are in row order; inside a row,
-    ratings keep the order of `column`, so that the layout does not depend
-    on the order in which the ratings were given.
+    Rows of NumPy arrays. Ratings of a row are in the order of `column`.
+    Slices that start within the same 8,192 columns are together, so that what
+    they gather is still in the cache, and in row order among themselves: the
+    layout does not depend on the order in which the ratings were given.
   """
   order = np.lexsort((column, row))
   row, column, value = row[order], column[order], value[order]
@@ -90,19 +93,24 @@ def rows(
   slice_row = np.repeat(np.arange(num_rows, dtype=np.int32), slices_of)
   first_slice = np.cumsum(slices_of) - slices_of  # [num_rows]
   first_rating = np.cumsum(counts) - counts  # [num_rows]
+  rank = np.arange(used) - first_slice[slice_row]  # place among row's slices
+  first_column = column[first_rating[slice_row] + rank * slots]
+  order = np.argsort(first_column // NEAR, kind='stable')  # [used]
+  place = np.empty_like(order)
+  place[order] = np.arange(used)
   within = np.arange(row.size) - first_rating[row]
-  slot = first_slice[row] * slots + within  # [N] place in the flat layout
+  # [N] place in the flat layout
+  slot = place[first_slice[row] + within // slots] * slots + within % slots
 
   flat_column = np.zeros(total * slots, np.int32)
   flat_value = np.zeros(total * slots, np.float32)
   flat_column[slot] = column
   flat_value[slot] = value
   length = np.zeros(total, np.int32)
-  rank = np.arange(used) - first_slice[slice_row]  # place among row's slices
-  length[:used] = np.minimum(counts[slice_row] - rank * slots, slots)
-  # Padding slices belong to the last row to stay sorted; they add zero.
+  length[:used] = np.minimum(counts[slice_row] - rank * slots, slots)[order]
+  # Padding slices belong to the last row, and add zero.
   padded_row = np.full(total, max(num_rows - 1, 0), np.int32)
-  padded_row[:used] = slice_row
+  padded_row[:used] = slice_row[order]
   return Rows(
     column=flat_column.reshape(chunks, slices, slots),
     value=flat_value.reshape(chunks, slices, slots),

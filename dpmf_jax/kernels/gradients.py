@@ -8,6 +8,9 @@ Sums here are float32: what a private mechanism queries is in `lattice.py`.
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -16,20 +19,46 @@ from dpmf_jax.data.rows import Data, Rows
 from dpmf_jax.sharding import sum_over_slices
 from dpmf_jax.types import Factors
 
+# XLA's CPU backend copies the end of a longer gathered row float by float: on
+# one thread 24 floats took 5.5 ns, 16 and 8 together 3.2 ns.
+_BLOCK = 16
+
 
 def take(array: jax.Array, index: jax.Array) -> jax.Array:
   """`array[index]` for an index that is known to be in bounds."""
-  # Rows are validated when built, so no bounds check is paid for here.
-  return array.at[index].get(mode='promise_in_bounds')
+  # Rows are validated when built, so no check of indices is paid for here.
+  return array.at[index].get(
+    mode='promise_in_bounds', wrap_negative_indices=False
+  )
 
 
 def pad_rank(factors: jax.Array) -> jax.Array:
-  """`factors` with zero columns up to a multiple of 8.
-
-  A gathered row is then made of whole vectors: 1.2 times faster at rank 20
-  and twice as fast at rank 4 on a CPU.
-  """
+  """`factors` with zero columns up to a multiple of 8: whole vectors."""
   return jnp.pad(factors, ((0, 0), (0, -factors.shape[1] % 8)))
+
+
+def blocks(factors: jax.Array) -> list[jax.Array]:
+  """`factors` [R, D] in blocks of 16 columns, and of 8 at the end if it fits.
+
+  Zeros fill the last block.
+  """
+  padded = pad_rank(factors)
+  ends = list(range(_BLOCK, padded.shape[1], _BLOCK))
+  return jnp.split(padded, ends, axis=1)
+
+
+def dots(q: list[jax.Array], p: list[jax.Array], **how: Any) -> jax.Array:
+  """Products [S, L] of rows [S, L, D] and [S, D], both in blocks."""
+  products = (
+    jnp.einsum('sld,sd->sl', *pair, **how) for pair in zip(q, p, strict=True)
+  )
+  return functools.reduce(jnp.add, products)
+
+
+def weighted_sums(e: jax.Array, q: list[jax.Array], **how: Any) -> jax.Array:
+  """Sums [S, D] over slots of e [S, L] times rows [S, L, D] in blocks."""
+  sums = [jnp.einsum('sl,sld->sd', e, block, **how) for block in q]
+  return jnp.concatenate(sums, axis=1)
 
 
 def row_gradient(
@@ -59,21 +88,20 @@ def row_gradient(
   chex.assert_axis_dimension(row_factors, 0, rows.num_rows)
   chex.assert_equal_shape([row_factors, column_factors], dims=1)
   rank = row_factors.shape[1]
-  operands = [pad_rank(row_factors), pad_rank(column_factors)]
-  operands.append(jnp.asarray(offset))
+  operands = [blocks(row_factors), blocks(column_factors), jnp.asarray(offset)]
   if column_scale is not None:
     operands.append(column_scale)
 
   def slice_sums(
     column, value, mask, row, row_factors, column_factors, offset, *scale
   ):
-    q = take(column_factors, column)  # [S, L, D]
-    p = take(row_factors, row)  # [S, D]
-    e = offset + jnp.einsum('sld,sd->sl', q, p) - value
+    q = [take(block, column) for block in column_factors]  # [S, L, 16]
+    p = [take(block, row) for block in row_factors]  # [S, 16]
+    e = offset + dots(q, p) - value
     e = jnp.where(mask, e, 0.0)
     if scale:
       e = e * take(scale[0], column)
-    return jnp.einsum('sl,sld->sd', e, q)[:, :rank]
+    return weighted_sums(e, q)[:, :rank]
 
   return sum_over_slices(slice_sums, rows, *operands)
 
@@ -126,19 +154,18 @@ def squared_error(
   def slice_sums(
     column, value, mask, row, row_factors, column_factors, offset, low, high
   ):
-    q = take(column_factors, column)
-    p = take(row_factors, row)
-    prediction = offset + jnp.einsum('sld,sd->sl', q, p)
+    q = [take(block, column) for block in column_factors]
+    p = [take(block, row) for block in row_factors]
+    prediction = offset + dots(q, p)
     e = jnp.clip(prediction, low, high) - value
     return jnp.where(mask, e * e, 0.0).sum(axis=-1)
 
-  row_factors, column_factors = pad_rank(row_factors), pad_rank(column_factors)
   # Sums per row first, so that float32 never adds a small to a huge number.
   by_row = sum_over_slices(
     slice_sums,
     rows,
-    row_factors,
-    column_factors,
+    blocks(row_factors),
+    blocks(column_factors),
     *(jnp.asarray(x, row_factors.dtype) for x in (offset, low, high)),
   )
   return by_row.sum(), rows.length.sum()

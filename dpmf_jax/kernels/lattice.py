@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from dpmf_jax.accounting.sensitivity import RESIDUAL_BITS
 from dpmf_jax.data.rows import Data, Rows
-from dpmf_jax.kernels.gradients import pad_rank, take
+from dpmf_jax.kernels.gradients import blocks, dots, take, weighted_sums
 from dpmf_jax.mechanisms.clipping import SLACK
 from dpmf_jax.sharding import sum_over_slices
 from dpmf_jax.types import Factors
@@ -98,32 +98,30 @@ def row_gradient(
   # A pair is rated once at most, so a row is no longer than this.
   wide = columns.counts.shape[0] > narrow
 
-  def slice_sums(column, value, mask, row, side, count, *settings):
+  def slice_sums(column, value, mask, row, side, columns, *settings):
     offset, low, high, bound, shift = settings
-    q = take(count, column)  # [S, L, D + 2]
-    p = take(side, row)  # [S, D + 2]
+    q = [take(block, column) for block in columns.counts]  # [S, L, 16]
+    p = [take(block, row) for block in side.counts]  # [S, 16]
     # At most 2^20 in size, so exact.
-    dot = jnp.einsum('sld,sd->sl', q, p, precision='highest')
-    prediction = offset + q[..., rank] * p[:, None, rank + 1] * dot
+    dot = dots(q, p, precision='highest')
+    scale = take(columns.scale, column) * take(side.scale, row)[:, None]
+    prediction = offset + scale * dot
     e = jnp.clip(prediction - jnp.clip(value, low, high), -bound, bound)
     e = jnp.where(mask, e * (2.0**RESIDUAL_BITS / bound), 0.0)
     # Towards zero, which is much faster on a CPU than to the nearest.
     e = e.astype(jnp.int32).astype(jnp.float32)
-    sums = jnp.einsum('sl,sld->sd', e, q, precision='highest')[:, :rank]
+    sums = weighted_sums(e, q, precision='highest')[:, :rank]
     sums = sums.astype(jnp.int32)
     if not wide:
       return sums
     high_part = sums >> shift
     return jnp.concatenate([high_part, sums - (high_part << shift)], axis=1)
 
-  zeros = lambda columns: jnp.zeros_like(columns.scale)
   sums = sum_over_slices(
     slice_sums,
     rows,
-    # Scales ride along in columns of their own, where the other side has
-    # zero: cheaper than gathers of their own.
-    pad_rank(jnp.column_stack([side.counts, zeros(side), side.scale])),
-    pad_rank(jnp.column_stack([columns.counts, columns.scale, zeros(columns)])),
+    side._replace(counts=blocks(side.counts)),
+    columns._replace(counts=blocks(columns.counts)),
     offset,
     low,
     high,

@@ -80,7 +80,6 @@ def _counts(rows) -> jax.Array:
     rows.length.reshape(-1),
     rows.row.reshape(-1),
     rows.num_rows,
-    indices_are_sorted=True,
   )
   return counts[:, None].astype(jnp.float32)
 
