@@ -241,8 +241,9 @@ def test_both_sides_together_are_the_accounted_gaussian():
     delta_2 = sensitivity(config)
     # mu^2 of all steps, from the noise that is really drawn.
     mu = np.sqrt(40 * ((delta_2 / user) ** 2 + (delta_2 / item) ** 2))
-    assert accounting.gaussian.epsilon_of(mu, 1e-6) <= 2.0 * (1 + 1e-9)
-    assert accounting.gaussian.epsilon_of(mu, 1e-6) > 2.0 * (1 - 1e-5)
+    # The end of the tails may take 0.1% of delta, which is paid for here.
+    assert accounting.gaussian.epsilon_of(mu, 1e-6 * (1 - 1e-3)) <= 2.0
+    assert accounting.gaussian.epsilon_of(mu, 1e-6) > 2.0 * (1 - 3e-3)
 
 
 def test_noise_is_never_rounded_down(small_ratings):
@@ -278,10 +279,10 @@ def test_paper_releases_user_factors_only_and_sound_both(small_ratings):
 
 
 def test_private_training_learns(small_ratings):
-  # With next to no noise the training error must fall well below that of
+  # With little noise the training error must fall well below that of
   # the best constant, 1.02 on this data.
   data = training_data(small_ratings)
-  system = gaussian_mf(sound(epsilon=1e4, steps=300, step_size=0.02, rank=5))
+  system = gaussian_mf(sound(epsilon=300.0, steps=300, step_size=0.02, rank=5))
   from dpmf_jax.metrics import rmse
 
   state = fit(system, jax.random.key(0), data)
@@ -301,7 +302,7 @@ def test_any_optax_optimizer_drives_the_updates(small_ratings):
   [
     ({'epsilon': None}, 'takes exactly one of epsilon and noise_multiplier'),
     ({'noise_multiplier': 3.0}, 'takes exactly one of'),
-    ({'delta': 0.0}, r'delta=0.0 must be in \(0, 1\)'),
+    ({'delta': 0.0}, r'delta=0.0 must be in \(0, 1/4\]'),
     ({'relation': 'neighbour'}, "relation='neighbour' must be"),
     ({'residual_bound': None}, r'residual_bound=None must be in \(0, 256\]'),
     ({'residual_bound': 1e3}, 'residual_bound=1000.0 must be in'),
@@ -334,3 +335,10 @@ def test_paper_variant_takes_only_what_is_in_the_paper():
     ValueError, match='exactly one of epsilon and epsilon_per'
   ):
     paper(noise_multiplier=1.0)
+
+
+def test_so_little_noise_that_its_tails_end_is_refused():
+  # One step with a multiplier of 0.2: beyond what 64 bits reach.
+  with pytest.raises(ValueError, match='tails'):
+    sound(epsilon=None, noise_multiplier=0.2, steps=1)
+  sound(epsilon=None, noise_multiplier=2.0, steps=1)

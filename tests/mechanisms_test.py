@@ -11,6 +11,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpmf_jax.mechanisms import noise
 from dpmf_jax.mechanisms.clipping import clip_rows, clip_scale
 from dpmf_jax.mechanisms.noise import (
   MOST_UNITS,
@@ -170,3 +171,22 @@ def test_noise_entries_are_independent():
   correlation = np.corrcoef(found.T) - np.eye(4)
   # Standard error 0.007; 5 of them is a false alarm of 1e-6 per pair.
   assert np.abs(correlation).max() < 0.036
+
+
+def test_radii_leave_no_gaps_below_the_reach():
+  # All bits but the last few are 0: the largest radii there are. Below REACH
+  # neighbours are closer than the dither, 2^-7 of the noise to either side.
+  last = np.arange(256, dtype=np.uint32)
+  words = jnp.stack([jnp.zeros(256, 'uint32')] * 3 + [jnp.asarray(last)])
+  radius = np.asarray(noise._pairs(words).normal)[0]  # angle 0
+  assert radius[0] > 9.4
+  gaps = -np.diff(radius)
+  assert (gaps[radius[:-1] < noise.REACH] < 2.0**-7).all()
+  assert (radius < noise.REACH).any()
+
+
+def test_what_tails_cannot_reach_is_bounded():
+  # Against the exact chance that a Gaussian pair is beyond the reach.
+  assert noise.uncovered(1e6, 1) == pytest.approx(np.exp(-81 / 2), rel=1e-4)
+  assert noise.uncovered(1.0, 10) == pytest.approx(10 * np.exp(-32))
+  assert noise.uncovered(0.05, 3) == 3.0

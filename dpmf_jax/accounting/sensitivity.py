@@ -11,7 +11,6 @@ import math
 from dpmf_jax.accounting.events import (
   checked_multiplier,
   checked_number,
-  joint_noise_multiplier,
 )
 
 # Residuals are rounded to 2^-8 of their bound where sums have to be exact.
@@ -92,6 +91,14 @@ def lattice_unit(
   return residual_bound * clip_norm * 2.0**-lattice_bits
 
 
+# Part of delta that the end of the noise's tails may take. Noise is larger by
+# twice that part, which pays: d log(delta) / d log(mu) = mu phi(z) / delta with
+# z = mu/2 - epsilon/mu, and delta is the integral of phi(t/2 - epsilon/t) over
+# t in 0..mu. For z <= 0 that is at most mu phi(z). For z > 0 and delta <= 1/4,
+# mu is at most 1.1, so that phi(z) >= 0.8 phi(0) and delta <= mu phi(0).
+TAIL_SHARE = 1e-3
+
+
 def split_noise_multiplier(
   noise_multiplier: float, user_share: float
 ) -> tuple[float, float]:
@@ -99,7 +106,8 @@ def split_noise_multiplier(
 
   `user_share` of the step's mu^2 = 1/noise_multiplier^2 is spent on the user
   gradient and the rest on the item gradient; 0.5 gives both the same noise.
-  Rounded up: `joint_noise_multiplier` of the two is never below the input.
+  `joint_noise_multiplier` of the two is 1 + 2 TAIL_SHARE times the input,
+  which pays for the end of float32 noise's tails.
   """
   noise_multiplier = checked_multiplier(noise_multiplier)
   user_share = checked_number('user_share', user_share)
@@ -108,11 +116,8 @@ def split_noise_multiplier(
       f'user_share must be in (0, 1), got {user_share!r}: the side with '
       'nothing left to spend would need infinite noise'
     )
-  user = noise_multiplier / math.sqrt(user_share)
-  item = noise_multiplier / math.sqrt(1 - user_share)
-  while joint_noise_multiplier(user, item) < noise_multiplier:
-    user, item = math.nextafter(user, math.inf), math.nextafter(item, math.inf)
-  return user, item
+  more = noise_multiplier * (1 + 2 * TAIL_SHARE)
+  return more / math.sqrt(user_share), more / math.sqrt(1 - user_share)
 
 
 def _positive(name: str, value: float) -> float:

@@ -8,17 +8,24 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.extend.random import threefry_2x32
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 from dpmf_jax.sharding import AXIS
 
-_BLOCKS = 64
+_BLOCKS = 16
+# Fewer draws than this come in one block: keys would cost more than draws.
+_FEW = 2**11
 DITHER_BITS = 16
 # A dither is at most this part of the noise: 2^-6 of it, in bits.
 _BELOW = 6
 # Largest std / unit; the dither then has DITHER_BITS bits.
 MOST_UNITS = 2.0 ** (DITHER_BITS + _BELOW)
+# Up to this radius the values that draws take are closer together than the
+# dither, or the lattice; the 64 bits of the largest radii, k 2^-64 with k < 32,
+# are beyond. See `uncovered`.
+REACH = 9.0
 
 
 class Draws(NamedTuple):
@@ -33,26 +40,32 @@ def draws(
   shapes: Sequence[tuple[int, ...]],
   mesh: Mesh | None = None,
 ) -> list[Draws]:
-  """Draws for each of `shapes`, from 48 random bits each.
+  """Draws for each of `shapes`, from 64 random bits each.
 
-  Box-Muller: the radius of a pair comes from one 32-bit word and its angle
-  from another, so that a draw takes one of 2^64 values and reaches 6.7. JAX's
+  Box-Muller: the radius of a pair comes from two 32-bit words and its angle
+  from a third, so that radii have no gaps up to REACH and end at 9.5. JAX's
   own `normal` takes one of 2^23 values, which leaves gaps in its tails that
-  are wider than the lattice that noise is rounded to. With a mesh every
-  device makes its share of the draws; the values do not depend on it.
+  are wider than the lattice that noise is rounded to; with 32 bits for the
+  radius its 20 largest values would still be that far apart. With a mesh
+  every device makes its share of the draws; the values do not depend on it.
   """
   sizes = [math.prod(shape) for shape in shapes]
-  # Each of 64 blocks has a key of its own, so that devices share the work and
+  # Each of 16 blocks has a key of its own, so that devices share the work and
   # the values do not depend on how many there are.
-  size = -(-sum(sizes) // (2 * _BLOCKS))
+  num_blocks = 1 if sum(sizes) < _FEW else _BLOCKS
+  size = -(-sum(sizes) // (2 * num_blocks))
+  draw = lambda keys: jax.lax.map(lambda key: _pairs(_words(key, size)), keys)
   # The type is said, because the default is uint64 where x64 is enabled.
-  draw = jax.vmap(lambda key: _pairs(jax.random.bits(key, (3, size), 'uint32')))
-  keys = jax.random.split(key, _BLOCKS)
-  if mesh is None or _BLOCKS % mesh.size:
+  keys = jax.random.bits(key, (num_blocks, 2), 'uint32')
+  if mesh is None or num_blocks % mesh.size:
     blocks = draw(keys)
   else:
     blocks = jax.shard_map(
-      draw, mesh=mesh, in_specs=Spec(AXIS), out_specs=Spec(AXIS)
+      draw,
+      mesh=mesh,
+      in_specs=Spec(AXIS),
+      out_specs=Spec(AXIS),
+      check_vma=False,  # the loops inside start from constants
     )(keys)
     blocks = jax.lax.with_sharding_constraint(
       blocks, NamedSharding(mesh, Spec())
@@ -65,16 +78,51 @@ def draws(
   ]
 
 
+def _words(key: jax.Array, size: int) -> jax.Array:
+  """Random uint32 words [4, size] from a key of two words."""
+  # `jax.random.bits` runs the same hash, but uses one word of the two that it
+  # gives.
+  counters = jnp.arange(4 * size, dtype=jnp.uint32)
+  return threefry_2x32(key, counters).reshape(4, size)
+
+
 def _pairs(words: jax.Array) -> Draws:
-  """Draws [2, n] from uint32 words [3, n]."""
-  uniform = (words[0].astype(jnp.float32) + 0.5) * 2.0**-32  # (0, 1]
+  """Draws [2, n] from uint32 words [4, n]."""
+  low = (words[3].astype(jnp.float32) + 0.5) * 2.0**-64
+  uniform = words[0].astype(jnp.float32) * 2.0**-32 + low  # (0, 1]
   radius = jnp.sqrt(-2.0 * jnp.log(uniform))
-  angle = words[1].astype(jnp.float32) * (2 * math.pi * 2.0**-32)
+  # The angle is a quarter turn, from the two highest bits, and -1/8 to 1/8 of
+  # a turn from the others, where short polynomials (Cephes) do: jnp.sin and
+  # jnp.cos took more than half of the time of all draws on a CPU.
+  part = jax.lax.bitcast_convert_type(words[1] << 2, jnp.int32)
+  x = part.astype(jnp.float32) * (math.pi * 2.0**-33)
+  z = x * x
+  sin = ((-1.9515296e-4 * z + 8.3321609e-3) * z - 1.6666655e-1) * z * x + x
+  cos = (2.4433157e-5 * z - 1.3887316e-3) * z + 4.1666646e-2
+  cos = cos * z * z - 0.5 * z + 1.0
+  radius = jnp.where(words[1] >> 31, -radius, radius)
+  aside = (words[1] >> 30) & 1
+  first = radius * jnp.where(aside, -sin, cos)
+  second = radius * jnp.where(aside, cos, sin)
   halves = jnp.stack([words[2] >> DITHER_BITS, words[2] & 0xFFFF])
-  return Draws(
-    jnp.stack([radius * jnp.cos(angle), radius * jnp.sin(angle)]),
-    halves.astype(jnp.int32),
-  )
+  return Draws(jnp.stack([first, second]), halves.astype(jnp.int32))
+
+
+def uncovered(noise_multiplier: float, num_draws: int) -> float:
+  """A delta for what float32 draws cannot do: reach beyond REACH.
+
+  Args:
+    noise_multiplier: the noise over how far a record moves all that gets a
+      draw in a step, since both draws of a pair may be moved.
+    num_draws: how many draws the record moves, in all steps.
+
+  Privacy: a draw is taken as Gaussian where its pair's radius, both as it is
+  and moved by the record, is below REACH. The chance that it is not is at
+  most exp(-(REACH - 1/m)^2 / 2) for each draw, and (epsilon, delta) for exact
+  Gaussians is (epsilon, delta + the sum of these) for ours.
+  """
+  room = max(0.0, REACH - 1 / noise_multiplier)
+  return num_draws * math.exp(-(room**2) / 2)
 
 
 def dither_bits(std: float, unit: float) -> int:
@@ -104,9 +152,9 @@ def add_on_lattice(
   integer sum is exact, and turning it into a float is post-processing. So is
   the dither, a uniform integer of up to 2^-6 of the noise: it is there
   because a float32 z / unit has a grid of its own, which alone would give the
-  low bits of the count away. What is left of floating point is the cut-off of
-  z at 6.7, and the generator. A draw that is not finite gives NaN, never the
-  count.
+  low bits of the count away. What is left of floating point is the end of the
+  tails, which `uncovered` bounds, and the generator. A draw that is not finite
+  gives NaN, never the count.
   """
   noise = draws.normal * (std / unit)
   steps = jnp.round(noise).astype(jnp.int32)

@@ -14,6 +14,8 @@ import optax
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting.events import checked_count
+from dpmf_jax.accounting.sensitivity import TAIL_SHARE
+from dpmf_jax.mechanisms import noise
 from dpmf_jax.systems.settings import require, scale_check
 from dpmf_jax.types import Guarantee, Relation
 
@@ -82,7 +84,7 @@ class GaussianMFConfig:
         "'replace' or 'add_remove'",
       ),
       scale=scale_check(self.scale),
-      delta=(0 < self.delta < 1, 'in (0, 1)'),
+      delta=(0 < self.delta <= 0.25, 'in (0, 1/4]'),
       rank=(
         (2 if self.init == 'bias' else 1) <= self.rank <= 10_000,
         "at least 1, at least 2 with init='bias', and at most 10000",
@@ -115,6 +117,7 @@ class GaussianMFConfig:
       )
     if not paper:
       self._check_arithmetic()
+      self._check_tails()
     for field in ('residual_bound', 'offset', 'init') if paper else ():
       if getattr(self, field) != PAPER[field]:
         raise ValueError(
@@ -152,6 +155,20 @@ class GaussianMFConfig:
       raise ValueError(
         f'scale={self.scale!r} with offset={self.center!r} is too far from 0 '
         f'for its width {high - low:g}: shift the ratings towards 0'
+      )
+
+  def _check_tails(self):
+    """Refuses so little noise that the end of its tails would tell."""
+    spent = cast(accounting.Gaussian, event(self))
+    # One rating moves a row of either gradient, in every step.
+    draws = 2 * self.steps * self.rank
+    lost = noise.uncovered(spent.noise_multiplier, draws)
+    if lost > TAIL_SHARE * self.delta:
+      raise ValueError(
+        f'delta={self.delta!r} is too small, or the noise too little, for '
+        f'float32: the tails of {self.steps} steps at rank {self.rank} end '
+        f'with a chance of {lost:.2g}, and at most {TAIL_SHARE:g} of delta is '
+        'paid for that; use a smaller epsilon or a larger delta'
       )
 
   @property
@@ -252,8 +269,9 @@ _ASSUMPTIONS = (
   'accuracy was seen.',
   'The random generator (Threefry, 64-bit key) is as good as random. Sums of '
   'ratings are exact, and noise is rounded to their lattice and dithered, but '
-  'each Gaussian is evaluated in float32 from 64 random bits and cut off at '
-  '6.7 standard deviations. Timing and memory are not covered.',
+  'each Gaussian is evaluated in float32, from 64 random bits for the radius '
+  'of a pair and 32 for its angle, and ends at 9.5 standard deviations; delta '
+  'pays for the end of the tails. Timing and memory are not covered.',
 )
 _ONE_RATING = (
   'Several ratings of one user together are protected less than one alone.'
