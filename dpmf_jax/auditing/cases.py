@@ -1,0 +1,88 @@
+"""How each system and variant is attacked; a new one belongs here, too.
+
+`auditing_test` fails for a variant that has no case, and for a relation
+that its config allows and no case covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dpmf_jax.auditing.sampling import Start
+from dpmf_jax.systems import SYSTEMS
+from dpmf_jax.types import System
+
+
+class Case(NamedTuple):
+  """A system at settings at which an attack on a few ratings is strong.
+
+  Attributes:
+    settings: of its config, besides those of the variant.
+    start: what is known of the initial state; see `sampling.sampler`.
+    ranges: setting -> (lowest, highest), over which the search for worse
+      cases looks, on a logarithmic scale; integers stay integers.
+  """
+
+  settings: Mapping[str, Any]
+  start: Start
+  ranges: Mapping[str, tuple[float, float]] = {}
+
+
+# Few steps, rank 1 or 2, factors of norm 1, and an offset with which aligned
+# factors predict the middle of the scale: then one rating moves a gradient by
+# all of its sensitivity. Small step sizes keep it so for all steps.
+_GAUSSIAN_MF = {
+  'scale': (1.0, 5.0),
+  'offset': 2.0,
+  'delta': 1e-5,
+  'init': 'unit',
+  'step_size': 0.001,
+}
+_GAUSSIAN_MF_SOUND: tuple[tuple[dict[str, Any], Start], ...] = (
+  ({'epsilon': 1.0, 'rank': 1, 'steps': 1}, 'aligned'),
+  ({'epsilon': 4.0, 'rank': 2, 'steps': 3}, 'aligned'),
+  ({'epsilon': 1.0, 'rank': 2, 'steps': 3, 'step_size': 1.0}, 'random'),
+)
+_GAUSSIAN_MF_RANGES = {'step_size': (1e-3, 1e4), 'steps': (1, 4)}
+
+CASES: dict[tuple[str, str], tuple[Case, ...]] = {
+  ('gaussian_mf', 'sound'): tuple(
+    Case(
+      {**_GAUSSIAN_MF, 'relation': relation, **settings},
+      start,
+      _GAUSSIAN_MF_RANGES,
+    )
+    for relation in ('replace', 'add_remove')
+    for settings, start in _GAUSSIAN_MF_SOUND
+  ),
+  # A step size that carries what one step put into the items into the users.
+  ('gaussian_mf', 'paper'): (
+    Case(
+      {
+        'scale': (0.0, 4.0),
+        'delta': 1e-5,
+        'epsilon': 0.33,
+        'rank': 1,
+        'steps': 2,
+        'step_size': 1000.0,
+      },
+      'random',
+      _GAUSSIAN_MF_RANGES,
+    ),
+  ),
+  ('nonprivate', 'none'): (
+    Case({'scale': (1.0, 5.0), 'rank': 1, 'steps': 2}, 'random'),
+  ),
+}
+
+
+def build(system: str, variant: str, settings: Mapping[str, Any]) -> System:
+  """The system of a case."""
+  entry = SYSTEMS[system]
+  return entry.build(entry.config(**{**entry.variants[variant], **settings}))
+
+
+def scale_of(case: Case) -> tuple[float, float]:
+  low, high = case.settings['scale']
+  return low, high

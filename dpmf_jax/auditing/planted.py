@@ -1,0 +1,146 @@
+"""Gaussian MF with a bug planted in it: what the auditor must find.
+
+Each system claims, and is believed to have, the guarantee of a sound one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+
+from dpmf_jax.auditing.sampling import Start
+from dpmf_jax.kernels import lattice
+from dpmf_jax.mechanisms import noise
+from dpmf_jax.systems import gaussian_mf
+from dpmf_jax.systems.gaussian_mf_config import (
+  GaussianMFConfig,
+  event,
+  guarantee,
+  sensitivity,
+)
+from dpmf_jax.systems.settings import SGD
+from dpmf_jax.types import Relation, System
+
+
+class Bug(NamedTuple):
+  """A broken system, with the pair of `pairs` and the start that show it."""
+
+  system: System
+  relation: Relation
+  scale: tuple[float, float]
+  pair: str
+  start: Start
+
+
+def planted(epsilon: float = 1.0, delta: float = 1e-5) -> dict[str, Bug]:
+  """Every bug by name; 'none' is the sound system itself."""
+  common: dict[str, Any] = {
+    'variant': 'sound',
+    'rank': 1,
+    'init': 'unit',
+    'steps': 2,
+    'step_size': 0.001,
+    # Aligned factors then predict the middle of the scale.
+    'offset': 2.0,
+    'epsilon': epsilon,
+    'delta': delta,
+  }
+
+  def config(relation: Relation, scale=(1.0, 5.0), **settings: Any):
+    return GaussianMFConfig(
+      relation=relation, scale=scale, **{**common, **settings}
+    )
+
+  def bug(config, system, pair='only rating', start: Start = 'aligned'):
+    system = system._replace(guarantee=guarantee(config))
+    return Bug(system, config.relation, config.scale, pair, start)
+
+  add_remove = config('add_remove')
+  replace = config('replace')
+  narrow = config(
+    'add_remove', scale=(3.0, 3.5), offset=0.0, residual_bound=4.0
+  )
+  return {
+    'none': bug(add_remove, gaussian_mf.gaussian_mf(add_remove)),
+    'noise 30% too small': bug(add_remove, _scaled(add_remove, 0.7)),
+    'clip forgotten': bug(replace, _unclipped(replace)),
+    'noise key reused': bug(
+      add_remove, _one_key(add_remove), 'cancelling users', 'known'
+    ),
+    # What a value can change, 0.5, where what a rating adds is up to 4.
+    'sensitivity of value change for removal': bug(
+      narrow,
+      _scaled(
+        narrow,
+        sensitivity(dataclasses.replace(narrow, relation='replace'))
+        / sensitivity(narrow),
+      ),
+    ),
+    'one statistic without noise': bug(
+      add_remove, _hyper(add_remove, item_noise=0.0)
+    ),
+  }
+
+
+def _hyper(config: GaussianMFConfig, **changes: float) -> System:
+  """The system with other traced settings than its guarantee is about."""
+  system = gaussian_mf.gaussian_mf(config)
+
+  def init(key, data):
+    state = system.init(key, data)
+    new = {name: jax.numpy.float32(value) for name, value in changes.items()}
+    return state._replace(hyper=state.hyper._replace(**new))
+
+  return system._replace(init=init)
+
+
+def _scaled(config: GaussianMFConfig, factor: float) -> System:
+  spent: Any = event(config)
+  smaller = dataclasses.replace(
+    config, epsilon=None, noise_multiplier=spent.noise_multiplier * factor
+  )
+  return gaussian_mf.gaussian_mf(smaller)
+
+
+def _unclipped(config: GaussianMFConfig) -> System:
+  """Residuals of any size, with the noise of residuals up to the bound."""
+  wide = dataclasses.replace(config, residual_bound=8.0)
+  spent: Any = event(config)
+  multiplier = spent.noise_multiplier * sensitivity(config) / sensitivity(wide)
+  return gaussian_mf.gaussian_mf(
+    dataclasses.replace(wide, epsilon=None, noise_multiplier=multiplier)
+  )
+
+
+def _one_key(config: GaussianMFConfig) -> System:
+  """The noise of the items is that of the users, drawn again."""
+
+  def step(key, state, data):
+    hyper = state.hyper
+    counts = lattice.gradients(
+      data,
+      state.factors,
+      clip_norm=hyper.clip_norm,
+      offset=hyper.offset,
+      low=hyper.low,
+      high=hyper.high,
+      residual_bound=hyper.residual_bound,
+      shift=hyper.shift,
+    )
+    sides = zip(
+      counts,
+      (hyper.user_noise, hyper.item_noise),
+      (hyper.user_dither, hyper.item_dither),
+      strict=True,
+    )
+    user, item = (
+      noise.add_on_lattice(
+        side, noise.draws(key, [side.shape])[0], std, hyper.unit, bits
+      )
+      for side, std, bits in sides
+    )
+    return gaussian_mf._update(SGD, state, user, item)
+
+  return gaussian_mf.gaussian_mf(config)._replace(step=step)

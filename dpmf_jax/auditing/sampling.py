@@ -1,0 +1,144 @@
+"""Outputs of many runs of a mechanism on either of two data sets.
+
+A run is what a user gets: `init`, all steps, `release`. Runs are vmapped over
+keys in batches that fit into memory, through the same jitted block of steps
+as `training.fit`. Only the layout differs: slices of one rating each.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as Spec
+
+from dpmf_jax import training
+from dpmf_jax.auditing.ratios import log_ratio
+from dpmf_jax.auditing.statistics import Block, Blocks, Score
+from dpmf_jax.data.ratings import Ratings
+from dpmf_jax.data.rows import Data
+from dpmf_jax.sharding import AXIS, training_data
+from dpmf_jax.types import Factors, System
+
+Start = Literal['random', 'known', 'aligned']
+
+# Floats of all runs in a batch together, in the largest of its arrays.
+_BATCH_FLOATS = 2**20
+_MOST_RUNS = 2**14
+
+
+class Sampler(NamedTuple):
+  """A mechanism on two neighbouring data sets, as the auditor sees it.
+
+  Attributes:
+    draw: (keys [N], which data set, 0 or 1) -> outputs [N, F].
+    batch: the number of keys that `draw` is to be given.
+    blocks: which columns of an output are which released matrix.
+    log_ratio: the log likelihood ratio of an output, where it is known.
+  """
+
+  draw: Callable[[jax.Array, int], Any]
+  batch: int
+  blocks: Blocks
+  log_ratio: Score | None = None
+
+
+def tiny_data(first: Ratings, second: Ratings) -> tuple[Data, Data]:
+  """Both as device data of one and the same shape, in a single chunk.
+
+  A slice is a single rating: rows of few ratings would be mostly padding.
+  There is room for 12 ratings at least, so that most pairs have that shape.
+  """
+  slices = max(len(first), len(second), 12)
+  one, other = (
+    training_data(ratings, slots=1, slices=slices)
+    for ratings in (first, second)
+  )
+  return one, other
+
+
+@functools.partial(jax.jit, static_argnames=('step', 'release', 'shared'))
+def _outputs(step, release, shared, keys, states, data, steps):
+  """Outputs [N, F] of N runs; `shared`: all start from the same state."""
+
+  def run(key, state):
+    steps_key, release_key = jax.random.split(key)
+    state, _ = training._block(step, steps_key, state, data, 0, steps)
+    leaves = jax.tree.leaves(release(release_key, state, data))
+    return jnp.concatenate([jnp.ravel(leaf) for leaf in leaves])
+
+  return jax.vmap(run, in_axes=(0, None if shared else 0))(keys, states)
+
+
+def sampler(
+  system: System,
+  data: tuple[Data, Data],
+  *,
+  start: Start,
+  start_key: jax.Array,
+  mesh: Mesh | None = None,
+) -> Sampler:
+  """Runs of `system` on either of `data`.
+
+  Args:
+    system: what to attack.
+    data: neighbours, of the same shape.
+    start: 'random': every run has an initial state of its own, as in use.
+      'known': all runs have the one that `start_key` gives, which is then
+      known to the attacker; a guarantee must hold for it, since it does not
+      depend on ratings. 'aligned': the same, with all factors along the
+      first axis, of norm 1.
+    start_key: of the initial state.
+    mesh: devices that share the runs of a batch.
+  """
+  init_key, ratio_key = jax.random.split(start_key)
+  # The same start for both: it does not depend on the data.
+  states = [
+    _aligned(system.init(jax.random.clone(init_key), d), start) for d in data
+  ]
+  shapes = jax.eval_shape(
+    system.release, jax.random.clone(ratio_key), states[0], data[0]
+  )
+  blocks, place = [], 0
+  for leaf in jax.tree.leaves(shapes):
+    # The last axis is the rank of a matrix; a vector is one column.
+    width = leaf.shape[-1] if leaf.ndim > 1 else 1
+    blocks.append(Block(place, leaf.size // width, width))
+    place += leaf.size
+  floats = place + sum(rows.column.size for rows in data[0])
+  rank = max(block.width for block in blocks)
+  batch = int(np.clip(_BATCH_FLOATS // (floats * rank), 64, _MOST_RUNS))
+  batch = 1 << (batch.bit_length() - 1)
+  if mesh is not None:
+    batch = -(-batch // mesh.size) * mesh.size
+  shared = start != 'random'
+
+  def draw(keys: jax.Array, side: int):
+    if mesh is not None:
+      keys = jax.device_put(keys, NamedSharding(mesh, Spec(AXIS)))
+    state = states[side]
+    if not shared:
+      splits = jax.vmap(jax.random.split)(keys)
+      state = jax.vmap(system.init, (0, None))(splits[:, 1], data[side])
+      keys = splits[:, 0]
+    return _outputs(
+      system.step, system.release, shared, keys, state, data[side], system.steps
+    )
+
+  ratio = log_ratio(ratio_key, system, states, data) if shared else None
+  return Sampler(draw, batch, tuple(blocks), ratio)
+
+
+def _aligned(state: Any, start: Start) -> Any:
+  """The state with every factor row (1, 0, ..), if so asked."""
+  if start != 'aligned':
+    return state
+  factors = Factors(
+    *(jnp.zeros_like(side).at[:, 0].set(1.0) for side in state.factors)
+  )
+  return state._replace(factors=factors)
