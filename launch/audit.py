@@ -1,0 +1,290 @@
+"""Attacks what systems state about privacy, and prints what was measured.
+
+All of them on tiny data sets, whole runs by the thousand:
+
+  python -m launch.audit --system=all --mode=quick
+  python -m launch.audit --system=gaussian_mf --variant=sound
+
+A lower bound above the stated epsilon refutes it. Statements of papers are
+expected to be refuted; exit code 1 means that a proved one was, or one that
+was asked for with --variant.
+
+One run on a data set of real size, with canaries in it:
+
+  python -m launch.audit --system=gaussian_mf --canaries=2000 --dataset=ml-100k
+
+A search for data and settings that are worse than those in the library:
+
+  python -m launch.audit --system=gaussian_mf --variant=paper --search=60
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from absl import flags
+
+from launch import cli
+
+RUNS = {'quick': 20_000, 'full': 200_000}
+
+_SYSTEM = flags.DEFINE_string(
+  'system', 'all', 'Which system to attack, or all of them.'
+)
+_VARIANT = flags.DEFINE_string(
+  'variant', None, 'Which variant of it; all by default.'
+)
+_MODE = flags.DEFINE_enum(
+  'mode',
+  'full',
+  list(RUNS),
+  'How many runs on each data set of a pair: '
+  + ', '.join(f'{name} {runs:,}' for name, runs in RUNS.items()),
+)
+_RUNS = flags.DEFINE_integer(
+  'runs', None, 'That many runs instead of what --mode says.', 400
+)
+_CONFIDENCE = flags.DEFINE_float(
+  'confidence', 0.999, 'In each lower bound.', 0.5, 0.999999
+)
+_OUTPUT = flags.DEFINE_string(
+  'output', 'audit.json', 'File for all findings as JSON; - for stdout.'
+)
+_SEED = flags.DEFINE_integer(
+  'seed', None, 'For runs that can be repeated; random by default.'
+)
+_SEARCH = flags.DEFINE_float(
+  'search', None, 'Seconds to search each variant for worse cases.', 1.0
+)
+_FOUND = flags.DEFINE_string(
+  'found',
+  None,
+  'File to add what the search finds to; dpmf_jax/auditing/found.json is '
+  'tried in every audit.',
+)
+_CANARIES = flags.DEFINE_integer(
+  'canaries', None, 'Number of canaries for one run on --dataset instead.', 10
+)
+_DATASET = flags.DEFINE_string('dataset', 'ml-100k', 'For --canaries.')
+_DATA_DIR = flags.DEFINE_string(
+  'data_dir', None, 'Where data sets are looked for first.'
+)
+_EPSILON = flags.DEFINE_float('epsilon', 4.0, 'Of the run with --canaries.')
+_DELTA = flags.DEFINE_float('delta', 1e-5, 'Of the run with --canaries.')
+
+
+def main(argv) -> int:
+  del argv
+  import jax
+
+  # One device per core: each makes its share of the runs.
+  jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
+  from dpmf_jax.runs import random_key
+
+  chosen = _chosen()
+  if _CANARIES.value:
+    attack = functools.partial(_canary_findings, number=_CANARIES.value)
+  elif _SEARCH.value:
+    attack = functools.partial(_searched_findings, seconds=_SEARCH.value)
+  else:
+    attack = _pair_findings
+  findings = list(attack(random_key(_SEED.value), chosen))
+  report = {
+    **_summary(findings),
+    'seed': _SEED.value,
+    'versions': {'jax': jax.__version__},
+    'findings': [finding._asdict() for finding in findings],
+  }
+  table = _table(findings)
+  if _OUTPUT.value == '-':
+    print(table, file=sys.stderr)
+    print(json.dumps(report, indent=2))
+  else:
+    from dpmf_jax.files import write_json
+
+    print(table)
+    write_json(_OUTPUT.value, report)
+  wrong = [
+    finding
+    for finding in findings
+    if finding.refuted and (finding.status == 'proved' or _VARIANT.value)
+  ]
+  return 1 if wrong else 0
+
+
+def _chosen() -> list[tuple[str, str]]:
+  """The systems and variants that the flags name."""
+  from dpmf_jax.auditing.cases import CASES
+
+  chosen = [
+    (name, variant)
+    for name, variant in CASES
+    if _SYSTEM.value in ('all', name) and _VARIANT.value in (None, variant)
+  ]
+  if not chosen:
+    known = ', '.join(f'{name} {variant}' for name, variant in CASES)
+    raise ValueError(
+      f'there is no --system={_SYSTEM.value} with --variant={_VARIANT.value}; '
+      f'there are all, {known}'
+    )
+  return chosen
+
+
+def _pair_findings(key, chosen) -> Iterator[Any]:
+  import tqdm
+
+  from dpmf_jax import auditing
+  from dpmf_jax.sharding import device_mesh
+
+  runs = _RUNS.value or RUNS[_MODE.value]
+  attacked = [t for case in chosen for t in auditing.targets(*case)]
+  total = 2 * runs * len(attacked)
+  with tqdm.tqdm(total=total, unit='run', unit_scale=True) as bar:
+    for finding in auditing.audit(
+      key,
+      attacked,
+      runs=runs,
+      confidence=_CONFIDENCE.value,
+      mesh=device_mesh(),
+      progress=bar.update,
+    ):
+      bar.set_description(f'{finding.system} {finding.variant}')
+      yield finding
+
+
+def _canary_findings(key, chosen, number: int) -> Iterator[Any]:
+  import jax
+  import tqdm
+
+  from dpmf_jax import auditing
+  from dpmf_jax.data import catalog
+  from dpmf_jax.sharding import device_mesh
+  from dpmf_jax.systems import SYSTEMS
+
+  ratings = catalog.load(_DATASET.value, data_dir=_DATA_DIR.value)
+  facts = {
+    'scale': ratings.scale,
+    'epsilon': _EPSILON.value,
+    'delta': _DELTA.value,
+  }
+  for place, (name, variant) in enumerate(tqdm.tqdm(chosen, unit='system')):
+    config: Any = SYSTEMS[name].config
+    fields = {field.name for field in dataclasses.fields(config)}
+    run_key, coin_key = jax.random.split(jax.random.fold_in(key, place))
+    yield auditing.audit_canaries(
+      run_key,
+      name,
+      variant,
+      ratings,
+      {field: fact for field, fact in facts.items() if field in fields},
+      number=number,
+      seed=int(jax.random.bits(coin_key)),
+      confidence=_CONFIDENCE.value,
+      mesh=device_mesh(),
+    )
+
+
+def _searched_findings(key, chosen, seconds: float) -> Iterator[Any]:
+  """The worst case of each variant, measured with runs of its own."""
+  import jax
+  import tqdm
+
+  from dpmf_jax import auditing
+  from dpmf_jax.auditing import cases, found, search
+  from dpmf_jax.sharding import device_mesh
+
+  mesh = device_mesh()
+  for number, (name, variant) in enumerate(chosen):
+    search_key, run_key = jax.random.split(jax.random.fold_in(key, number))
+    with tqdm.tqdm(total=seconds, unit='s', desc='searching') as bar:
+
+      def progress(spent, best, bar=bar):
+        bar.n = round(min(spent, seconds), 1)
+        bar.set_postfix(epsilon=f'{best:.2f}')
+
+      record = search.search(
+        search_key,
+        name,
+        variant,
+        cases.CASES[name, variant][0],
+        seconds=seconds,
+        mesh=mesh,
+        progress=progress,
+      )
+    if _FOUND.value:
+      found.add(record, pathlib.Path(_FOUND.value))
+    for other in (v for n, v in cases.CASES if n == name):
+      target = auditing.found_target(record, other)
+      if target is not None:
+        yield from auditing.audit(
+          run_key,
+          [target],
+          runs=_RUNS.value or RUNS[_MODE.value],
+          confidence=_CONFIDENCE.value,
+          mesh=mesh,
+        )
+
+
+def _summary(findings: list[Any]) -> dict[str, Any]:
+  """The finding that is closest to, or farthest above, what is stated."""
+  stated = [f for f in findings if f.stated is not None] or findings
+  worst = max(stated, key=lambda f: f.lower_bound - (f.stated or 0.0))
+  return {
+    'claimed': worst.stated if worst.status == 'claimed' else None,
+    'proved': worst.stated if worst.status == 'proved' else None,
+    'lower_bound': worst.lower_bound,
+    'confidence': worst.confidence,
+    'verdict': worst.verdict,
+  }
+
+
+def _table(findings: list[Any]) -> str:
+  """One line for each statement: the attack on it that measured most."""
+  worst: dict[tuple, Any] = {}
+  for finding in findings:
+    stated = None if finding.stated is None else round(finding.stated, 6)
+    key = (finding.system, finding.variant, finding.relation, stated)
+    if key not in worst or finding.lower_bound > worst[key].lower_bound:
+      worst[key] = finding
+  head = (
+    'system', 'variant', 'unit', 'relation', 'stated', 'measured', 'runs',
+    'verdict', 'pair',
+  )  # fmt: skip
+  rows = [
+    (
+      f.system,
+      f.variant,
+      f.unit,
+      f.relation,
+      '-' if f.stated is None else f'{f.status} {f.stated:.3g}',
+      f'>= {f.lower_bound:.3f}',
+      f'{2 * f.runs:,}' if f.runs > 1 else '1',
+      f.verdict,
+      f.pair,
+    )
+    for f in worst.values()
+  ]
+  widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+  lines = [
+    '  '.join(
+      cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+    )
+    for row in (head, *rows)
+  ]
+  first = findings[0]
+  lines.append(
+    f'epsilon at delta = {first.delta:g}; each lower bound holds with '
+    f'{100 * first.confidence:g}% confidence'
+  )
+  return '\n'.join(line.rstrip() for line in lines)
+
+
+if __name__ == '__main__':
+  cli.run(main)
