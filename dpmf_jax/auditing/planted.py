@@ -53,12 +53,15 @@ def planted(epsilon: float = 1.0, delta: float = 1e-5) -> dict[str, Bug]:
       relation=relation, scale=scale, **{**common, **settings}
     )
 
-  def bug(config, system, pair='only rating', start: Start = 'aligned'):
+  def bug(config, system):
     system = system._replace(guarantee=guarantee(config))
-    return Bug(system, config.relation, config.scale, pair, start)
+    return Bug(system, config.relation, config.scale, 'only rating', 'aligned')
 
   add_remove = config('add_remove')
   replace = config('replace')
+  # With equal noise on both sides what a rating adds to aligned factors is
+  # the same, too, and cancels where the noise does.
+  uneven = config('add_remove', user_share=0.8)
   narrow = config(
     'add_remove', scale=(3.0, 3.5), offset=0.0, residual_bound=4.0
   )
@@ -66,9 +69,7 @@ def planted(epsilon: float = 1.0, delta: float = 1e-5) -> dict[str, Bug]:
     'none': bug(add_remove, gaussian_mf.gaussian_mf(add_remove)),
     'noise 30% too small': bug(add_remove, _scaled(add_remove, 0.7)),
     'clip forgotten': bug(replace, _unclipped(replace)),
-    'noise key reused': bug(
-      add_remove, _one_key(add_remove), 'cancelling users', 'known'
-    ),
+    'noise key reused': bug(uneven, _one_key(uneven)),
     # What a value can change, 0.5, where what a rating adds is up to 4.
     'sensitivity of value change for removal': bug(
       narrow,
