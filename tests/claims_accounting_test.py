@@ -156,6 +156,27 @@ def test_pdp_probabilities():
   np.testing.assert_allclose(large, [0.0, math.exp(-1), 1.0], atol=1e-300)
 
 
+@pytest.mark.parametrize(
+  ('objective', 'relation', 'sensitivity'),
+  [('zhang', 'add_remove', 5), ('zhang', 'replace', 4), ('hua', 'replace', 8)],
+)
+def test_objective_scale(objective, relation, sensitivity):
+  scale = accounting.claimed_objective_scale(
+    objective, 0.5, relation=relation, scale=(1, 5)
+  )
+  assert scale == sensitivity / 0.5
+
+
+def test_objective_scale_moves_the_density_by_epsilon():
+  # Two data sets that differ in one rating have the minimiser q at two etas,
+  # which differ by the gradient of that rating: (r - r') p, twice for 'hua'.
+  for objective, factor in (('zhang', 1), ('hua', 2)):
+    scale = accounting.claimed_objective_scale(
+      objective, 0.7, relation='replace', scale=(0.5, 5)
+    )
+    assert factor * 4.5 / scale == pytest.approx(0.7)
+
+
 def test_hua_share_scale():
   ours = accounting.claimed_hua_share_scale(
     rating_range=4.0, rank=20, epsilon=0.5
@@ -200,6 +221,42 @@ def test_hua_share_scale():
     (
       lambda: accounting.claimed_pdp_probabilities([0.1, -0.1], 'max'),
       'epsilons must be > 0 and finite, got -0.1',
+    ),
+    (
+      lambda: accounting.claimed_objective_scale(
+        'hua', 1.0, relation='add_remove', scale=(1, 5)
+      ),
+      "relation must be 'replace' for objective 'hua'",
+    ),
+    (
+      lambda: accounting.claimed_objective_scale(
+        'pmf', 1.0, relation='replace', scale=(1, 5)
+      ),
+      "objective must be 'zhang' or 'hua', got 'pmf'",
+    ),
+    (
+      lambda: accounting.claimed_objective_scale(
+        'hua', 1.0, relation='remove', scale=(1, 5)
+      ),
+      "relation must be 'replace' or 'add_remove', got 'remove'",
+    ),
+    (
+      lambda: accounting.claimed_objective_scale(
+        'zhang', 0.0, relation='replace', scale=(1, 5)
+      ),
+      'epsilon must be > 0, got 0.0',
+    ),
+    (
+      lambda: accounting.claimed_objective_scale(
+        'zhang', 1.0, relation='replace', scale=(5, 1)
+      ),
+      'scale must be r_min < r_max',
+    ),
+    (
+      lambda: accounting.claimed_objective_scale(
+        'zhang', 1.0, relation='add_remove', scale=(-9, 1)
+      ),
+      'scale must not go below 0',
     ),
     (
       lambda: accounting.claimed_hua_share_scale(

@@ -5,6 +5,8 @@ import math
 import pytest
 
 from dpmf_jax import accounting
+from dpmf_jax.accounting import ClaimedPure, encoding, events, ledger
+from dpmf_jax.types import Guarantee
 
 PAPER = {'delta_per_step': 0.01, 'delta': 1e-5}
 
@@ -98,3 +100,63 @@ def test_an_epsilon_that_the_paper_cannot_reach_is_refused():
     accounting.claimed_gaussian_mf_epsilon_per_step(
       epsilon=50.0, steps=3, **PAPER
     )
+
+
+def stated(status, event):
+  return Guarantee(
+    status=status,
+    unit='rating',
+    relation='replace',
+    adversary='',
+    released=(),
+    secret=(),
+    assumptions=(),
+    mechanism='',
+    event=event,
+  )
+
+
+@pytest.mark.parametrize('delta', [0, 0.0, 1e-300, 1e-6, 0.999])
+def test_a_pure_claim_is_stated_as_it_is(delta):
+  assert accounting.epsilon(ClaimedPure(0.1), delta) == 0.1
+  claim = ClaimedPure(0.3, 7)
+  for statement in (claim, stated('claimed', claim)):
+    assert accounting.epsilon(statement, delta) == 0.3 * 7
+    assert accounting.bounds(statement, delta) == {'claimed': 0.3 * 7}
+    assert accounting.delta(statement, 0.3 * 7) == 0.0
+    assert accounting.delta(statement, 9.0) == 0.0
+    assert accounting.delta(statement, math.nextafter(0.3 * 7, 0)) == 1.0
+  assert accounting.epsilon(ClaimedPure(0.3, 0), delta) == 0.0
+  assert accounting.after(claim, 2) == ClaimedPure(0.3, 2)
+  assert accounting.count_of(claim) == 7
+
+
+@pytest.mark.parametrize('delta', [-1e-9, 1.0, math.nan])
+def test_a_pure_claim_checks_delta(delta):
+  with pytest.raises(ValueError, match='delta must be'):
+    accounting.epsilon(ClaimedPure(0.1), delta)
+
+
+@pytest.mark.parametrize(
+  'claim', [ClaimedPure(0.5), accounting.ClaimedGaussianMF(0.3, 0.01, 10)]
+)
+def test_a_claim_stays_a_claim(claim):
+  proved = accounting.Pure(0.5)
+  for parts in ((proved, claim), (claim, proved), (claim,), (claim, claim)):
+    with pytest.raises(ValueError, match='claim cannot be part of a proof'):
+      accounting.epsilon(accounting.Composed(parts), 1e-6)
+  with pytest.raises(ValueError, match='claim cannot be part of a proof'):
+    accounting.curve_of(claim)
+  with pytest.raises(ValueError, match='status must fit the event'):
+    accounting.epsilon(stated('proved', claim), 1e-6)
+  with pytest.raises(ValueError, match='claim cannot be added to a proof'):
+    ledger.proved_event(stated('proved', claim))
+  with pytest.raises(ValueError, match='only claimed'):
+    ledger.proved_event(stated('claimed', claim))
+  assert encoding.decode(encoding.encode(claim)) == claim
+
+
+def test_claims_are_known_by_name_and_by_type():
+  named = {name for name in vars(events) if name.startswith('Claimed')}
+  known = {kind.__name__ for kind in events.ClaimedEvent.__args__}
+  assert named - {'ClaimedEvent'} == known

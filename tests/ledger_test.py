@@ -17,6 +17,7 @@ import pytest
 from dpmf_jax import accounting, files
 from dpmf_jax.accounting import (
   ClaimedGaussianMF,
+  ClaimedPure,
   Composed,
   Gaussian,
   L2Laplace,
@@ -168,6 +169,8 @@ def test_a_dry_run_spends_nothing(path):
   'event',
   [
     ClaimedGaussianMF(0.3, 0.01, 10),
+    ClaimedPure(0.3),
+    Composed((Gaussian(2.0), ClaimedPure(0.3))),
     Composed((Gaussian(2.0), Composed((ClaimedGaussianMF(0.3, 0.01, 1),)))),
   ],
 )

@@ -20,6 +20,8 @@ from typing import TypeAlias
 from dpmf_jax.accounting import composition, gaussian, pld, rdp, response
 from dpmf_jax.accounting.calibration import calibrate_by, calibrate_to
 from dpmf_jax.accounting.claims import (
+  claimed_delta,
+  claimed_epsilon,
   claimed_gaussian_mf,
   claimed_gaussian_mf_delta,
   claimed_gaussian_mf_epsilon_per_step,
@@ -28,6 +30,7 @@ from dpmf_jax.accounting.claims import (
 )
 from dpmf_jax.accounting.claims_pdp import (
   claimed_hua_share_scale,
+  claimed_objective_scale,
   claimed_pdp_probabilities,
   claimed_pdp_threshold,
 )
@@ -43,7 +46,9 @@ from dpmf_jax.accounting.claims_sdcf import (
 )
 from dpmf_jax.accounting.composition import curve_of, gaussian_mu
 from dpmf_jax.accounting.events import (
+  ClaimedEvent,
   ClaimedGaussianMF,
+  ClaimedPure,
   Composed,
   Event,
   Gaussian,
@@ -79,7 +84,9 @@ from dpmf_jax.accounting.sensitivity import (
 from dpmf_jax.types import Guarantee
 
 __all__ = [
+  'ClaimedEvent',
   'ClaimedGaussianMF',
+  'ClaimedPure',
   'Composed',
   'Event',
   'Gaussian',
@@ -98,6 +105,7 @@ __all__ = [
   'claimed_gaussian_mf_noise_multiplier',
   'claimed_gaussian_mf_order',
   'claimed_hua_share_scale',
+  'claimed_objective_scale',
   'claimed_pdp_probabilities',
   'claimed_pdp_threshold',
   'claimed_sdcf_bound',
@@ -146,26 +154,16 @@ def epsilon(guarantee_or_event: Accountable, delta: float) -> float:
     ValueError: for a guarantee with status 'none', which has no epsilon.
   """
   event = _event_of(guarantee_or_event)
-  if isinstance(event, ClaimedGaussianMF):
-    return claimed_gaussian_mf(
-      steps=event.count,
-      epsilon_per_step=event.epsilon_per_step,
-      delta_per_step=event.delta_per_step,
-      delta=delta,
-    )
+  if isinstance(event, ClaimedEvent):
+    return claimed_epsilon(event, delta)
   return min(composition.epsilon_bounds(event, delta).values())
 
 
 def delta(guarantee_or_event: Accountable, epsilon: float) -> float:
   """The delta at `epsilon`: proved and rounded up, or the paper's formula."""
   event = _event_of(guarantee_or_event)
-  if isinstance(event, ClaimedGaussianMF):
-    return claimed_gaussian_mf_delta(
-      steps=event.count,
-      epsilon_per_step=event.epsilon_per_step,
-      delta_per_step=event.delta_per_step,
-      epsilon=epsilon,
-    )
+  if isinstance(event, ClaimedEvent):
+    return claimed_delta(event, epsilon)
   return min(composition.delta_bounds(event, epsilon).values())
 
 
@@ -175,7 +173,7 @@ def bounds(guarantee_or_event: Accountable, delta: float) -> dict[str, float]:
   The rules are those of `accounting.composition`, and 'claimed' for a claim.
   """
   event = _event_of(guarantee_or_event)
-  if isinstance(event, ClaimedGaussianMF):
+  if isinstance(event, ClaimedEvent):
     return {'claimed': epsilon(event, delta)}
   return composition.epsilon_bounds(event, delta)
 
@@ -235,7 +233,7 @@ def _event_of(guarantee_or_event: Accountable) -> Event:
   event = guarantee_or_event.event
   if guarantee_or_event.status == 'none' or event is None:
     raise ValueError('not private: there is no epsilon')
-  claimed = isinstance(event, ClaimedGaussianMF)
+  claimed = isinstance(event, ClaimedEvent)
   if claimed != (guarantee_or_event.status == 'claimed'):
     raise ValueError(
       f'status must fit the event, got {guarantee_or_event.status!r} with '

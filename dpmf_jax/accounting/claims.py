@@ -9,11 +9,41 @@ from __future__ import annotations
 import math
 
 from dpmf_jax.accounting.events import (
+  ClaimedEvent,
   ClaimedGaussianMF,
+  ClaimedPure,
   checked_count,
   checked_delta,
   checked_epsilon,
+  checked_number,
 )
+
+
+def claimed_epsilon(event: ClaimedEvent, delta: float) -> float:
+  """The epsilon that the paper of the event claims at `delta`."""
+  if isinstance(event, ClaimedPure):
+    if checked_number('delta', delta) != 0:
+      checked_delta(delta)
+    return event.epsilon * event.count
+  return claimed_gaussian_mf(
+    steps=event.count,
+    epsilon_per_step=event.epsilon_per_step,
+    delta_per_step=event.delta_per_step,
+    delta=delta,
+  )
+
+
+def claimed_delta(event: ClaimedEvent, epsilon: float) -> float:
+  """The delta that the paper of the event claims at `epsilon`."""
+  if isinstance(event, ClaimedPure):
+    below = checked_epsilon(epsilon) < event.epsilon * event.count
+    return 1.0 if below else 0.0  # below it the claim says nothing
+  return claimed_gaussian_mf_delta(
+    steps=event.count,
+    epsilon_per_step=event.epsilon_per_step,
+    delta_per_step=event.delta_per_step,
+    epsilon=epsilon,
+  )
 
 
 def claimed_gaussian_mf(

@@ -1,6 +1,6 @@
-"""What PDP-PMF and DPMF compute: sampling probabilities, and shares of noise.
+"""What PDP-PMF and DPMF compute: sampling, and the scale of their noise.
 
-Both are formulas from the papers. Sampling is proved only in front of a
+These are formulas from the papers. Sampling is proved only in front of a
 mechanism that is private for add/remove (`personalized.sampled_epsilon`), and
 the papers' own mechanism is not.
 """
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpmf_jax.accounting.events import checked_count, checked_number
+from dpmf_jax.types import Relation
 
 
 def claimed_pdp_threshold(
@@ -54,6 +55,54 @@ def claimed_pdp_probabilities(
   # Divided by e^t, above and below: nothing overflows.
   below = np.minimum(epsilons, t)
   return np.exp(below - t) * np.expm1(-below) / math.expm1(-t)
+
+
+def claimed_objective_scale(
+  objective: Literal['zhang', 'hua'],
+  epsilon: float,
+  *,
+  relation: Relation,
+  scale: tuple[float, float],
+) -> float:
+  """The scale b of the noise eta_j in an objective, density ~ exp(-||eta||/b).
+
+  Args:
+    objective: 'zhang' has 1/2 in front of the squares and b = Delta/epsilon;
+      'hua' has no 1/2 and b = 2 Delta/epsilon.
+    epsilon: what the paper claims of the minimiser; t after PDP's sampling.
+    relation: 'replace' has Delta = r_max - r_min. 'add_remove' has Delta =
+      r_max, as a rating that is not there counts as 0; 'zhang' only.
+    scale: (r_min, r_max), the smallest and the largest rating.
+
+  Reference: Zhang et al. (2019), Theorem 4 and the remark on Theorem 6; Hua,
+  Xia and Zhong (2015), scenario 1.
+
+  Privacy: a claim about an exact minimiser with public user factors, which the
+  papers do not compute. Nor does 'add_remove' hold for that one: a rating that
+  goes changes the quadratic term, too.
+  """
+  if objective not in ('zhang', 'hua'):
+    raise ValueError(f"objective must be 'zhang' or 'hua', got {objective!r}")
+  if relation not in ('replace', 'add_remove'):
+    raise ValueError(
+      f"relation must be 'replace' or 'add_remove', got {relation!r}"
+    )
+  if objective == 'hua' and relation != 'replace':
+    raise ValueError(
+      f"relation must be 'replace' for objective 'hua', got {relation!r}"
+    )
+  low, high = (checked_number('scale', bound) for bound in scale)
+  if not low < high:
+    raise ValueError(f'scale must be r_min < r_max, got {scale!r}')
+  if relation == 'add_remove' and low < 0:
+    raise ValueError(
+      f'scale must not go below 0 for add_remove, got {scale!r}: r_max would '
+      'not bound what one rating can change'
+    )
+  if checked_number('epsilon', epsilon) <= 0:
+    raise ValueError(f'epsilon must be > 0, got {epsilon!r}')
+  sensitivity = high if relation == 'add_remove' else high - low
+  return (2 if objective == 'hua' else 1) * sensitivity / epsilon
 
 
 def claimed_hua_share_scale(

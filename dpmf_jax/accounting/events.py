@@ -2,8 +2,8 @@
 
 An event says how much noise was used, never how much privacy that is worth:
 `accounting.epsilon(event, delta)` is the only place that turns one into the
-other. The paper's claim has its own event, so that a claimed number can never
-come out of, or go into, a proved computation by accident.
+other. What a paper claims has events of its own, `Claimed*`, so that a claimed
+number can never come out of, or go into, a proved computation by accident.
 """
 
 from __future__ import annotations
@@ -201,6 +201,21 @@ class ClaimedGaussianMF:
 
 
 @dataclass(frozen=True)
+class ClaimedPure:
+  """`count` releases that a paper says are `epsilon`-DP each: a claim.
+
+  Unlike `Pure` it is not known to hold, so no proved computation accepts it.
+  The epsilons, with delta = 0, are added up as they are.
+  """
+
+  epsilon: float
+  count: int = 1
+
+  def __post_init__(self):
+    _set_epsilon_and_count(self)
+
+
+@dataclass(frozen=True)
 class Composed:
   """Events that happen one after the other; each may depend on the earlier."""
 
@@ -216,7 +231,8 @@ class Composed:
 
 PureEvent: TypeAlias = Laplace | L2Laplace | Pure | RandomizedResponse
 ProvedEvent: TypeAlias = Gaussian | SubsampledGaussian | PureEvent
-Event: TypeAlias = ProvedEvent | ClaimedGaussianMF | Composed
+ClaimedEvent: TypeAlias = ClaimedGaussianMF | ClaimedPure
+Event: TypeAlias = ProvedEvent | ClaimedEvent | Composed
 
 
 def pure_epsilon(event: PureEvent) -> float:
@@ -234,7 +250,7 @@ def leaves(event: Event) -> list[ProvedEvent]:
   """
   if isinstance(event, Composed):
     return [leaf for part in event.events for leaf in leaves(part)]
-  if isinstance(event, ClaimedGaussianMF):
+  if isinstance(event, ClaimedEvent):
     raise ValueError(
       f'event must be proved, got {event!r}: a claim cannot be part of a proof'
     )
@@ -345,6 +361,8 @@ def _set_noise_and_count(
   object.__setattr__(event, 'count', checked_count('count', event.count))
 
 
-def _set_epsilon_and_count(event: Pure | RandomizedResponse) -> None:
+def _set_epsilon_and_count(
+  event: Pure | RandomizedResponse | ClaimedPure,
+) -> None:
   object.__setattr__(event, 'epsilon', checked_epsilon(event.epsilon))
   object.__setattr__(event, 'count', checked_count('count', event.count))

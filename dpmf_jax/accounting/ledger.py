@@ -262,9 +262,9 @@ def _proved(event: events.Event) -> events.Event:
   def claims(value: Any) -> bool:
     if not dataclasses.is_dataclass(value):
       return isinstance(value, tuple) and any(map(claims, value))
-    # Every event that is only claimed has such a name.
-    named = type(value).__name__.startswith('Claimed')
-    return named or any(map(claims, vars(value).values()))
+    if isinstance(value, events.ClaimedEvent):
+      return True
+    return any(map(claims, vars(value).values()))
 
   if claims(event):
     raise ValueError(f'a claim cannot be added to a proof: {event!r}')
