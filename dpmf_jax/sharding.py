@@ -24,7 +24,7 @@ AXIS = 'chunks'
 
 jax.tree_util.register_dataclass(
   Rows,
-  data_fields=['column', 'value', 'length', 'row'],
+  data_fields=['column', 'value', 'length', 'row', 'level'],
   meta_fields=['num_rows', 'mesh'],
 )
 

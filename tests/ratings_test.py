@@ -56,11 +56,32 @@ def test_a_callers_array_stays_writable():
     ({'user_ids': np.array([7, 7])}, 'user_ids holds an id more than once'),
     ({'user_ids': np.array([7.0, 8.0])}, 'not int64 or str'),
     ({'timestamp': np.array([1.0, np.inf, 2.0])}, 'row 1: timestamp inf'),
+    ({'epsilon': [1.0, 2.0]}, r'epsilon has shape \(2,\), not \[3\]'),
+    ({'epsilon': [1.0, 0.0, 2.0]}, 'row 1: epsilon 0.0 is not positive'),
+    ({'epsilon': [1.0, 2.0, np.inf]}, 'row 2: epsilon inf is not positive'),
+    ({'epsilon': [np.nan, 2.0, 1.0]}, 'row 0: epsilon nan is not positive'),
+    ({'epsilon': ['low', 'low', 'high']}, 'epsilons are not all numbers'),
   ],
 )
 def test_wrong_fields_are_named(changes, message):
   with pytest.raises(r.DataError, match=message):
     make(**changes)
+
+
+def test_epsilons_stay_with_their_ratings():
+  given = np.array([1, 2, 3])
+  table = make(epsilon=given)
+  assert table.epsilon is not None
+  assert table.epsilon.dtype == np.float64
+  with pytest.raises(ValueError, match='read-only'):
+    table.epsilon[0] = 2
+  given[0] = 9
+  assert table.epsilon[0] == 1
+  part = table.take(np.array([2, 0]))
+  np.testing.assert_array_equal(part.epsilon, [3, 1])
+  assert r.to_dataframe(part)['epsilon'].tolist() == [3.0, 1.0]
+  assert 'epsilon' not in r.to_dataframe(make()).columns
+  assert make().take(np.array([0])).epsilon is None
 
 
 def test_no_ratings_is_an_error():

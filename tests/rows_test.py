@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmf_jax.data.rows import data_rows, rows
+from dpmf_jax.data.rows import data_rows, rounded_down, rows
 from dpmf_jax.sharding import device_mesh, put_rows, training_data
 
 
@@ -73,6 +73,42 @@ def test_padding_is_index_zero_and_value_zero(small_ratings):
   assert (~mask).any()
   assert (layout.column[~mask] == 0).all()
   assert (layout.value[~mask] == 0).all()
+
+
+def test_levels_are_in_the_slots_of_their_ratings(small_ratings):
+  assert all(layout.level is None for layout in data_rows(small_ratings))
+  epsilon = np.random.default_rng(0).uniform(0.1, 1.0, 700)
+  given = dataclasses.replace(small_ratings, epsilon=epsilon)
+  pairs = zip(small_ratings.user, small_ratings.item, strict=True)
+  wanted = dict(zip(pairs, epsilon, strict=True))
+  for mesh in (None, device_mesh(2)):
+    data = training_data(given, mesh=mesh, slices=4)
+    for side, layout in zip((0, 1), data, strict=True):
+      level, column = np.asarray(layout.level), np.asarray(layout.column)
+      assert level.dtype == np.float32
+      mask = np.arange(32) < np.asarray(layout.length)[..., None]
+      assert (level[~mask] == 0).all()
+      row = np.broadcast_to(np.asarray(layout.row)[..., None], mask.shape)
+      ids = (row[mask], column[mask])[:: -1 if side else 1]
+      exact = np.array([wanted[pair] for pair in zip(*ids, strict=True)])
+      got = level[mask].astype(np.float64)
+      assert (got <= exact).all()
+      np.testing.assert_allclose(got, exact, rtol=2**-23)
+  plain = data_rows(small_ratings).by_user
+  np.testing.assert_array_equal(plain.value, data_rows(given).by_user.value)
+  doubled = jax.jit(lambda layout: 2 * layout.level)(put_rows(data.by_user))
+  np.testing.assert_array_equal(doubled, 2 * np.asarray(data.by_user.level))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(min_value=0, allow_nan=False, allow_infinity=False))
+def test_rounding_down_is_the_next_below(value):
+  [low] = rounded_down(np.array([value]))
+  assert low.dtype == np.float32
+  assert float(low) <= value
+  with np.errstate(over='ignore'):
+    above = np.nextafter(low, np.float32(np.inf))
+  assert float(above) > value
 
 
 def test_device_layout_takes_at_most_30_bytes_per_rating():

@@ -214,7 +214,7 @@ def paper_slice(
     )
   users, user = np.unique(ratings.user[keep], return_inverse=True)
   items, item = np.unique(ratings.item[keep], return_inverse=True)
-  stamp = ratings.timestamp
+  part = lambda array: None if array is None else array[keep]
   return Ratings(
     user=user,
     item=item,
@@ -223,7 +223,8 @@ def paper_slice(
     item_ids=ratings.item_ids[items],
     scale=ratings.scale,
     titles=ratings.titles,
-    timestamp=None if stamp is None else stamp[keep],
+    timestamp=part(ratings.timestamp),
+    epsilon=part(ratings.epsilon),
     name=ratings.name,
   )
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpmf_jax.data import tokens
-from dpmf_jax.data.ids import DataError, factorize
+from dpmf_jax.data.ids import DataError, Where, factorize
 from dpmf_jax.data.ratings import Duplicates, Ratings, assemble, check_scale
 from dpmf_jax.data.titles import read_titles as read_titles
 from dpmf_jax.data.writing import write as write
@@ -79,24 +79,13 @@ def read(
   """
   path = pathlib.Path(path)
   check_scale(scale)
-  if format not in FORMATS:
-    raise DataError(f'format={format!r} is not one of {", ".join(FORMATS)}')
-  for role in columns or {}:
-    if role not in _ROLES:
-      raise DataError(f'columns: {role!r} is not one of {", ".join(_ROLES)}')
-  if delimiter is not None and not re.fullmatch(
-    '[^"\r\nA-Za-z0-9]{1,2}', delimiter
-  ):
-    raise DataError(
-      f'delimiter={delimiter!r} must be one or two characters, no letter, '
-      'digit, quote or line break'
-    )
+  _check_options(format, columns, delimiter)
   raw = read_bytes(path)
   if format == 'parquet' or (format == 'auto' and raw.startswith(b'PAR1')):
     table = _read_parquet(path, columns)
   else:
     raw = tokens.decode(raw, str(path), encoding)
-    table = _read_text(raw, path, format, columns, delimiter, header)
+    table = _parse(*_read_text(raw, path, format, columns, delimiter, header))
   users, items, value, timestamp, where = table
   if titles is not None and not isinstance(titles, Mapping):
     titles = read_titles(titles)
@@ -110,6 +99,71 @@ def read(
     duplicates=duplicates,
     name=name or path.name,
     where=where,
+  )
+
+
+class Column(NamedTuple):
+  """A further column of a file: who rated what, and the number there."""
+
+  users: tuple[np.ndarray, np.ndarray]  # sorted ids, [N] index
+  items: tuple[np.ndarray, np.ndarray]
+  value: np.ndarray  # [N] int64 or float64
+  where: Where
+
+
+def read_column(
+  path: str | os.PathLike[str],
+  column: str,
+  *,
+  format: str = 'auto',
+  columns: Mapping[str, str | int] | None = None,
+  delimiter: str | None = None,
+  encoding: str = 'auto',
+) -> Column:
+  """Returns a named numeric column of a text file of ratings with a header.
+
+  The arguments are those of `read`. All lines are there, duplicates too.
+  """
+  path = pathlib.Path(path)
+  _check_options(format, columns, delimiter)
+  raw = read_bytes(path)
+  if format == 'parquet' or raw.startswith(b'PAR1'):
+    raise DataError(f'{path}: is Parquet; column {column!r} is read from text')
+  raw = tokens.decode(raw, str(path), encoding)
+  fields, found, names = _read_text(raw, path, format, columns, delimiter, None)
+  names = [name.strip() for name in names]
+  if names.count(column) != 1:
+    have = f'there are: {_listed(names)}' if names else 'it has no header'
+    often = 'more than one' if column in names else 'no'
+    raise DataError(f'{path}, line 1: {often} column {column!r}; {have}')
+  return Column(
+    tokens.ids(fields, found['user'], 'user'),
+    tokens.ids(fields, found['item'], 'item'),
+    tokens.numbers(fields, names.index(column), column),
+    fields.where,
+  )
+
+
+def read_pairs(path: str | os.PathLike[str], role: str) -> Column:
+  """Returns the numbers, called `role`, of a text file of user,number.
+
+  It may have a header, which names the user or the role. `items` are empty.
+  """
+  path = pathlib.Path(path)
+  file, raw = str(path), tokens.decode(read_bytes(path), str(path))
+  lines = tokens.split_lines(raw, file)
+  names, body = _cut(raw, lines, _sniff(raw, file))
+  if len(names) != 2:
+    raise DataError(
+      f'{file}, line 1: has {len(names)} column(s), expected user, {role}'
+    )
+  fields = body(_is_header(names) or names[1].strip().lower() == role)
+  none = np.array([], np.int64)
+  return Column(
+    tokens.ids(fields, 0, 'user'),
+    (none, none),
+    tokens.numbers(fields, 1, role),
+    fields.where,
   )
 
 
@@ -131,17 +185,35 @@ def read_bytes(path: pathlib.Path) -> bytes:
   return raw
 
 
-def _read_text(raw, path, format, columns, delimiter, header) -> tuple:
-  """Returns (users, items, values, timestamps, where) of a text file."""
+def _check_options(
+  format: str, columns: Mapping[str, Any] | None, delimiter: str | None
+) -> None:
+  if format not in FORMATS:
+    raise DataError(f'format={format!r} is not one of {", ".join(FORMATS)}')
+  for role in columns or {}:
+    if role not in _ROLES:
+      raise DataError(f'columns: {role!r} is not one of {", ".join(_ROLES)}')
+  if delimiter is not None and not re.fullmatch(
+    '[^"\r\nA-Za-z0-9]{1,2}', delimiter
+  ):
+    raise DataError(
+      f'delimiter={delimiter!r} must be one or two characters, no letter, '
+      'digit, quote or line break'
+    )
+
+
+def _read_text(
+  raw, path, format, columns, delimiter, header
+) -> tuple[tokens.Fields, dict[str, int], list[str]]:
+  """Returns (fields, role -> position, the header's names) of a text file."""
   file = str(path)
   lines = tokens.split_lines(raw, file)
   first = lines.text(0)
   if format == 'auto':
     format = _recognise(path.name, first, delimiter)
   if format == 'netflix':
-    fields = _netflix(lines)
     found = {'user': 0, 'item': 1, 'rating': 2, 'timestamp': 3}
-    return _parse(fields, found)
+    return _netflix(lines), found, []
   if format == 'inter':
     delimiter, header = delimiter or '\t', True
     if ':' not in first:
@@ -150,12 +222,7 @@ def _read_text(raw, path, format, columns, delimiter, header) -> tuple:
         f"'user_id:token<TAB>item_id:token<TAB>rating:float': {first[:60]!r}"
       )
   delimiter = delimiter or _DELIMITER.get(format) or _sniff(raw, file)
-  # '::' files and RecBole's do not quote; elsewhere a quote is csv's.
-  quoted = b'"' in raw and format != 'inter' and len(delimiter) == 1
-  records, numbers = [], []
-  if quoted:
-    records, numbers = tokens.read_records(raw, delimiter, file)
-  names = records[0] if quoted else first.split(delimiter)
+  names, body = _cut(raw, lines, delimiter, quotes=format != 'inter')
   if format == 'inter':
     names = [name.split(':')[0] for name in names]
   looks = _is_header(names)
@@ -168,19 +235,40 @@ def _read_text(raw, path, format, columns, delimiter, header) -> tuple:
   if header is None:
     header = looks or by_name
   found = _choose(names, columns or {}, header, file)
-  if header and len(records if quoted else lines.start) == 1:
-    raise DataError(f'{file}: has a header but no ratings')
-  if quoted:
-    fields = tokens.from_records(
-      records[header:], numbers[header:], len(names), file
+  return body(header), found, names if header else []
+
+
+def _cut(
+  raw: bytes, lines: tokens.Lines, delimiter: str, *, quotes: bool = True
+) -> tuple[list[str], Callable[[bool], tokens.Fields]]:
+  """Returns the first record, and what cuts the file with or without it."""
+  file = lines.file
+  # '::' files and RecBole's do not quote; elsewhere a quote is csv's.
+  if quotes and b'"' in raw and len(delimiter) == 1:
+    records, numbers = tokens.read_records(raw, delimiter, file)
+    names, count = records[0], len(records)
+    cut = lambda skip: tokens.from_records(
+      records[skip:], numbers[skip:], len(names), file
     )
   else:
-    body = lines.tail() if header else lines
-    fields = tokens.split_fields(body, delimiter, len(names))
-  return _parse(fields, found)
+    names, count = lines.text(0).split(delimiter), len(lines.start)
+    cut = lambda skip: tokens.split_fields(
+      lines.tail() if skip else lines, delimiter, len(names)
+    )
+
+  def body(header: bool) -> tokens.Fields:
+    if header and count == 1:
+      raise DataError(f'{file}: has a header but no ratings')
+    return cut(header)
+
+  return names, body
 
 
-def _parse(fields: tokens.Fields, found: Mapping[str, int]) -> tuple:
+def _parse(
+  fields: tokens.Fields, found: Mapping[str, int], names: list[str]
+) -> tuple:
+  """Returns (users, items, values, timestamps, where) of a text file."""
+  del names
   stamp = found.get('timestamp')
   return (
     tokens.ids(fields, found['user'], 'user'),

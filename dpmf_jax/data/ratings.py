@@ -37,6 +37,8 @@ class Ratings:
     scale: smallest and largest rating that can be given.
     titles: item id (as str) -> title; may be empty.
     timestamp: [N] int64 or float64 seconds, or None.
+    epsilon: [N] float64, positive: the epsilon that each rating is to have in
+      a personalised system, a public fact; or None. See `specification`.
     name: what to call the data in messages and files.
   """
 
@@ -48,6 +50,7 @@ class Ratings:
   scale: tuple[float, float]
   titles: Mapping[str, str] = dataclasses.field(default_factory=dict)
   timestamp: np.ndarray | None = None
+  epsilon: np.ndarray | None = None
   name: str = 'ratings'
 
   def __post_init__(self):
@@ -63,6 +66,8 @@ class Ratings:
         'timestamp',
         _seconds(self.timestamp, lambda row: f'{self.name}, row {row}'),
       )
+    if self.epsilon is not None:
+      put('epsilon', _epsilons(self.epsilon, self.name))
     _check(self)
 
   @property
@@ -85,13 +90,14 @@ class Ratings:
 
   def take(self, index: np.ndarray) -> Ratings:
     """Returns the ratings at `index` (numbers or mask); id lists unchanged."""
-    stamp = None if self.timestamp is None else self.timestamp[index]
+    part = lambda array: None if array is None else array[index]
     return dataclasses.replace(
       self,
       user=self.user[index],
       item=self.item[index],
       value=self.value[index],
-      timestamp=stamp,
+      timestamp=part(self.timestamp),
+      epsilon=part(self.epsilon),
     )
 
 
@@ -200,7 +206,7 @@ def to_csr(ratings: Ratings) -> scipy.sparse.csr_array:
 
 
 def to_dataframe(ratings: Ratings) -> Any:
-  """Returns a pandas DataFrame: user, item, rating and, if any, timestamp."""
+  """Returns a pandas DataFrame: user, item, rating[, timestamp][, epsilon]."""
   try:
     import pandas as pd
   except ImportError as error:
@@ -214,6 +220,8 @@ def to_dataframe(ratings: Ratings) -> Any:
   }
   if ratings.timestamp is not None:
     columns['timestamp'] = ratings.timestamp
+  if ratings.epsilon is not None:
+    columns['epsilon'] = ratings.epsilon
   return pd.DataFrame(columns)
 
 
@@ -302,7 +310,7 @@ def _indices(role: str, index: Any, ids: Any) -> np.ndarray:
 
 def _check(ratings: Ratings) -> None:
   name, count = ratings.name, len(ratings.value)
-  for field in ('user', 'item', 'value', 'timestamp'):
+  for field in ('user', 'item', 'value', 'timestamp', 'epsilon'):
     array = getattr(ratings, field)
     if array is not None and array.shape != (count,):
       raise DataError(f'{name}: {field} has shape {array.shape}, not [{count}]')
@@ -381,6 +389,20 @@ def _numbers(values: Any, name: str) -> np.ndarray:
     return np.asarray(values, np.float64)
   except (TypeError, ValueError) as error:
     raise DataError(f'{name}: ratings are not all numbers: {error}') from error
+
+
+def _epsilons(epsilon: Any, name: str) -> np.ndarray:
+  try:
+    epsilon = np.array(epsilon, np.float64)
+  except (TypeError, ValueError) as error:
+    raise DataError(f'{name}: epsilons are not all numbers: {error}') from error
+  good = np.isfinite(epsilon) & (epsilon > 0)
+  if (row := _first(~good)) is not None:
+    raise DataError(
+      f'{name}, row {row}: epsilon {epsilon.flat[row]} is not positive and '
+      'finite; remove the rating to leave it out'
+    )
+  return epsilon
 
 
 def _seconds(timestamp: Any, where: Where) -> np.ndarray:

@@ -37,6 +37,8 @@ class Rows:
     row: [C, S] int32, the row of a slice.
     num_rows: how many rows there are (static).
     mesh: devices over which C is sharded, or None (static).
+    level: [C, S, L] float32, the epsilon that each rating is to have, rounded
+      down, and 0 in padding; None where there is no specification.
   """
 
   column: Any
@@ -45,6 +47,7 @@ class Rows:
   row: Any
   num_rows: int
   mesh: Any = None
+  level: Any = None
 
 
 class Data(NamedTuple):
@@ -60,6 +63,7 @@ def rows(
   value: np.ndarray,
   num_rows: int,
   *,
+  level: np.ndarray | None = None,
   slots: int = SLOTS,
   slices: int = SLICES,
   chunk_multiple: int = 1,
@@ -71,6 +75,7 @@ def rows(
     column: [N] its index on the other side.
     value: [N] its value.
     num_rows: rows in all; rows without ratings take no slices.
+    level: [N] the epsilon that it is to have, or None.
     slots: L, slots in a slice.
     slices: S, slices in a chunk.
     chunk_multiple: C is padded to a multiple of this, to shard evenly.
@@ -81,8 +86,8 @@ def rows(
     they gather is still in the cache, and in row order among themselves: the
     layout does not depend on the order in which the ratings were given.
   """
-  order = np.lexsort((column, row))
-  row, column, value = row[order], column[order], value[order]
+  by_row = np.lexsort((column, row))
+  row, column, value = row[by_row], column[by_row], value[by_row]
   counts = np.bincount(row, minlength=num_rows)
   slices_of = -(-counts // slots)
   used = int(slices_of.sum())
@@ -106,6 +111,11 @@ def rows(
   flat_value = np.zeros(total * slots, np.float32)
   flat_column[slot] = column
   flat_value[slot] = value
+  flat_level = None
+  if level is not None:
+    flat_level = np.zeros(total * slots, np.float32)
+    flat_level[slot] = rounded_down(level[by_row])
+    flat_level = flat_level.reshape(chunks, slices, slots)
   length = np.zeros(total, np.int32)
   length[:used] = np.minimum(counts[slice_row] - rank * slots, slots)[order]
   # Padding slices belong to the last row, and add zero.
@@ -117,12 +127,21 @@ def rows(
     length=length.reshape(chunks, slices),
     row=padded_row.reshape(chunks, slices),
     num_rows=num_rows,
+    level=flat_level,
   )
+
+
+def rounded_down(values: np.ndarray) -> np.ndarray:
+  """The largest float32 that are not above the non-negative `values`."""
+  with np.errstate(over='ignore'):  # what is too large becomes the largest
+    nearest = np.asarray(values).astype(np.float32)
+  above = nearest > np.asarray(values, np.float64)
+  return np.where(above, np.nextafter(nearest, np.float32(0)), nearest)
 
 
 def data_rows(ratings: Ratings, *, chunk_multiple: int = 1, **layout) -> Data:
   """Both orientations of `ratings` as NumPy row slices."""
-  layout['chunk_multiple'] = chunk_multiple
+  layout |= {'chunk_multiple': chunk_multiple, 'level': ratings.epsilon}
   return Data(
     by_user=rows(
       ratings.user, ratings.item, ratings.value, ratings.num_users, **layout

@@ -18,6 +18,7 @@ _INTER = {
   'item': 'item_id:token',
   'rating': 'rating:float',
   'timestamp': 'timestamp:float',
+  'epsilon': 'epsilon:float',
 }
 
 
@@ -27,7 +28,8 @@ def write(
   """Returns the path, now holding the ratings with their original ids.
 
   The columns are user, item, rating and, if there is one, timestamp; `read`
-  gives the same ratings back.
+  gives the same ratings back. The epsilons, if any, are one more column, for
+  `specification.from_column`.
   """
   path = pathlib.Path(path)
   if format not in WRITE_FORMATS:
@@ -40,6 +42,8 @@ def write(
   }
   if ratings.timestamp is not None:
     columns['timestamp'] = ratings.timestamp
+  if ratings.epsilon is not None:
+    columns['epsilon'] = ratings.epsilon
   if format == 'inter':
     for ids in (ratings.user_ids, ratings.item_ids):
       _check_plain(ids, path)
