@@ -258,7 +258,9 @@ def epsilon_so_far(
     return None
   if step == 0:
     return 0.0
-  return accounting.epsilon(accounting.after(guarantee.event, step), delta)
+  # Systems that release once spend all of it then.
+  done = min(step, accounting.count_of(guarantee.event))
+  return accounting.epsilon(accounting.after(guarantee.event, done), delta)
 
 
 def write_model(

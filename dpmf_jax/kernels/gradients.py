@@ -8,6 +8,7 @@ Sums here are float32: what a private mechanism queries is in `lattice.py`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -68,6 +69,7 @@ def row_gradient(
   *,
   offset: jax.Array | float = 0.0,
   column_scale: jax.Array | None = None,
+  weight: jax.Array | None = None,
 ) -> jax.Array:
   """The gradient [num_rows, D] of half the squared error in `row_factors`.
 
@@ -81,6 +83,7 @@ def row_gradient(
     offset: a constant added to every prediction.
     column_scale: [num_columns] factor that shrinks q in the gradient but not
       in the prediction (norm clipping), or None.
+    weight: [C, S, L] of ratings, as `rows.value`, or None.
 
   Privacy: none is promised; see `lattice.row_gradient`.
   """
@@ -91,14 +94,21 @@ def row_gradient(
   operands = [blocks(row_factors), blocks(column_factors), jnp.asarray(offset)]
   if column_scale is not None:
     operands.append(column_scale)
+  if weight is not None:
+    # It takes a place beside the rating, to be cut into chunks with it.
+    pair = jnp.stack([rows.value, weight], axis=-1)
+    rows = dataclasses.replace(rows, value=pair)
 
   def slice_sums(
     column, value, mask, row, row_factors, column_factors, offset, *scale
   ):
+    factor = 1.0
+    if weight is not None:
+      value, factor = value[..., 0], value[..., 1]
     q = [take(block, column) for block in column_factors]  # [S, L, 16]
     p = [take(block, row) for block in row_factors]  # [S, 16]
     e = offset + dots(q, p) - value
-    e = jnp.where(mask, e, 0.0)
+    e = jnp.where(mask, e * factor, 0.0)
     if scale:
       e = e * take(scale[0], column)
     return weighted_sums(e, q)[:, :rank]
@@ -113,11 +123,13 @@ def gradients(
   offset: jax.Array | float = 0.0,
   user_scale: jax.Array | None = None,
   item_scale: jax.Array | None = None,
+  weights: Factors | None = None,
 ) -> Factors:
   """Gradients of half the squared error on both sides, at the same factors.
 
   `user_scale` [U] and `item_scale` [I] shrink the *other* side's factors
-  where they enter a gradient (see `row_gradient`).
+  where they enter a gradient, and `weights` are of ratings in either
+  orientation (see `row_gradient`).
   """
   return Factors(
     user=row_gradient(
@@ -126,6 +138,7 @@ def gradients(
       factors.item,
       offset=offset,
       column_scale=item_scale,
+      weight=None if weights is None else weights.user,
     ),
     item=row_gradient(
       data.by_item,
@@ -133,6 +146,7 @@ def gradients(
       factors.user,
       offset=offset,
       column_scale=user_scale,
+      weight=None if weights is None else weights.item,
     ),
   )
 

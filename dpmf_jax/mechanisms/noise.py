@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.random import threefry_2x32
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
@@ -123,6 +124,15 @@ def uncovered(noise_multiplier: float, num_draws: int) -> float:
   """
   room = max(0.0, REACH - 1 / noise_multiplier)
   return num_draws * math.exp(-(room**2) / 2)
+
+
+def rounded_up(value: float) -> np.float32:
+  """`value` as float32, never smaller: rounding must not remove noise."""
+  rounded = np.float32(value)
+  # As Python floats: NumPy would compare in float32, where they are equal.
+  if float(rounded) < float(value):
+    rounded = np.nextafter(rounded, np.float32('inf'))
+  return rounded
 
 
 def dither_bits(std: float, unit: float) -> int:

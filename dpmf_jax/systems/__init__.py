@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from dpmf_jax.systems import gaussian_mf, gaussian_mf_config, nonprivate
+from dpmf_jax.systems import (
+  gaussian_mf,
+  gaussian_mf_config,
+  nonprivate,
+  objective_pmf,
+  objective_pmf_config,
+  personalized_pmf,
+)
 from dpmf_jax.types import System
 
 
@@ -31,6 +38,22 @@ SYSTEMS = {
     {
       'sound': {'variant': 'sound', 'relation': 'add_remove'},
       'paper': gaussian_mf_config.PAPER,
+    },
+  ),
+  'objective_pmf': Entry(
+    objective_pmf_config.ObjectivePMFConfig,
+    objective_pmf.objective_pmf,
+    {
+      'sound': {'variant': 'sound', 'relation': 'add_remove'},
+      'paper': objective_pmf_config.PAPER,
+    },
+  ),
+  'personalized_pmf': Entry(
+    personalized_pmf.PersonalizedPMFConfig,
+    personalized_pmf.personalized_pmf,
+    {
+      'sound': {'variant': 'sound', 'relation': 'add_remove'},
+      'paper': personalized_pmf.PAPER,
     },
   ),
   'nonprivate': Entry(

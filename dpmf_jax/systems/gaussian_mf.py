@@ -213,8 +213,8 @@ def gaussian_mf(config: GaussianMFConfig) -> System:
       low=jnp.float32(low),
       high=jnp.float32(high),
       offset=jnp.float32(config.center),
-      user_noise=jnp.asarray(_rounded_up(user_noise)),
-      item_noise=jnp.asarray(_rounded_up(item_noise)),
+      user_noise=jnp.asarray(noise.rounded_up(user_noise)),
+      item_noise=jnp.asarray(noise.rounded_up(item_noise)),
       user_dither=jnp.int32(noise.dither_bits(user_noise, unit)),
       item_dither=jnp.int32(noise.dither_bits(item_noise, unit)),
     )
@@ -253,12 +253,3 @@ def _check_size(config: GaussianMFConfig, data: Data) -> None:
       f'noise of {largest:.3g} is too large for lattice_bits={bits}: use fewer '
       'bits or a larger epsilon'
     )
-
-
-def _rounded_up(std: float) -> np.float32:
-  """`std` as float32, never smaller: rounding must not remove noise."""
-  rounded = np.float32(std)
-  # As Python floats: NumPy would compare in float32, where they are equal.
-  if float(rounded) < float(std):
-    rounded = np.nextafter(rounded, np.float32('inf'))
-  return rounded

@@ -1,0 +1,74 @@
+"""Personalised sampling and weights of ratings.
+
+`level` is each rating's own epsilon, laid out as `Rows.value`; it is public.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from dpmf_jax.data.rows import Rows
+from dpmf_jax.mechanisms.noise import rounded_up
+
+# Weights are below what float32 says by more than it can be wrong.
+_SLACK = 2.0**-20
+
+
+def weights(level: jax.Array, highest: float, rounding: float) -> jax.Array:
+  """Weights [C, S, L] of ratings: about level / highest, in [0, 1].
+
+  Privacy: a rating of weight v moves a weighted sum by at most v + rounding,
+  in units of what weight 1 would move it without rounding, and noise is for
+  1 + rounding and epsilon = `highest`. With w = level / highest at most 1 and
+  v = w - (1 - w) rounding, v + rounding = w (1 + rounding): the rating has
+  epsilon w * highest, at most its level. One of v <= 0 is left out.
+  """
+  top = rounded_up(highest)
+  w = jnp.minimum(level / top * (1 - _SLACK), 1.0)
+  # The slack covers what float32 makes of the second line, too.
+  return jnp.where(
+    level >= top, 1.0, jnp.maximum(w - rounding * (1 + _SLACK) * (1 - w), 0)
+  )
+
+
+def probabilities(level: jax.Array, threshold: float) -> jax.Array:
+  """The chance (e^level - 1)/(e^t - 1) to be sampled, or 1 for level >= t.
+
+  Reference: Jorgensen, Yu and Cormode (2015); Zhang et al., Alg. 2, line 1.
+
+  Privacy: for a mechanism with epsilon = t for adding or removing a rating,
+  run on the sample: see `accounting.sampled_epsilon`.
+  """
+  t = rounded_up(threshold)  # fewer are sampled, never more
+  chance = jnp.expm1(level) / jnp.expm1(t)
+  return jnp.where(level < t, chance * (1 - _SLACK), 1.0)
+
+
+def coins_below(probability: jax.Array) -> jax.Array:
+  """How many of 2^32 coins are for keeping, below 1: rounded down."""
+  # In halves, since float32 holds each times 2^32, and uint32 their sum.
+  low = (jnp.minimum(probability, 0.5) * 2.0**32).astype(jnp.uint32)
+  high = (jnp.maximum(probability - 0.5, 0.0) * 2.0**32).astype(jnp.uint32)
+  return low + high
+
+
+def sample(
+  key: jax.Array, rows: Rows, probability: jax.Array, by_user: bool
+) -> jax.Array:
+  """1.0 for ratings that are kept, each with its own probability, else 0.0.
+
+  A rating's coin depends on the key and on its user and item alone, so that
+  both orientations of the same ratings keep the same.
+  """
+  row = jnp.broadcast_to(rows.row[..., None], rows.column.shape)
+  user, item = (row, rows.column) if by_user else (rows.column, row)
+
+  def coin(user, item):
+    cell = jax.random.fold_in(jax.random.fold_in(key, user), item)
+    return jax.random.bits(cell, dtype='uint32')
+
+  drawn = jax.vmap(coin)(user.ravel(), item.ravel()).reshape(user.shape)
+  kept = (drawn < coins_below(probability)) | (probability >= 1)
+  used = jnp.arange(user.shape[-1])[None, None] < rows.length[..., None]
+  return (kept & used).astype(jnp.float32)

@@ -1,0 +1,249 @@
+"""Item factors from noisy normal equations against public user features.
+
+For item j, with p_u the features of its raters, y = rating - center and w the
+weights of ratings: A = sum w p p^T and b = sum w y p. A rating is in the
+equations of one item only, so items compose in parallel. What is released is
+computed from (count_scale * A, b) + noise, or from A and b + noise where who
+rated what is public. Users fit a bias and a vector of their own to what is
+released; that stays with them.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from dpmf_jax.data.rows import Data
+from dpmf_jax.kernels import normal
+from dpmf_jax.kernels.gradients import row_gradient
+from dpmf_jax.mechanisms import laplace, noise
+from dpmf_jax.mechanisms.clipping import clip_rows
+from dpmf_jax.systems.objective_pmf_config import (
+  ObjectivePMFConfig,
+  noise_scale,
+)
+from dpmf_jax.types import Factors, Relation, Release
+
+# Up to here an item's noise is made of 1,121 Gaussian draws at most, each of
+# which ends, or has gaps, with a chance of exp(-REACH^2 / 2) = 2.6e-18.
+MOST_RANK = 32
+
+
+class Hyper(NamedTuple):
+  """Traced settings: changing one does not compile again."""
+
+  noise: jax.Array  # scale of the L2-Laplace noise
+  count_scale: jax.Array
+  label_bound: jax.Array
+  center: jax.Array
+  prior_variance: jax.Array
+  bias_ridge: jax.Array
+  vector_ridge: jax.Array
+  matrix_dither: jax.Array  # int32
+  vector_dither: jax.Array
+
+
+class State(NamedTuple):
+  factors: Factors  # users: features and 0; items: vector and 1
+  weight: jax.Array | None  # of ratings by item, as Rows.value
+  hyper: Hyper
+
+
+class Info(NamedTuple):
+  """Diagnostics, computed after the noise."""
+
+  item_norm: jax.Array
+
+
+def start(
+  data: Data,
+  features: ArrayLike | None,
+  hyper: Hyper,
+  weight: jax.Array | None = None,
+) -> State:
+  """The state before the one step: no rating has been looked at.
+
+  Args:
+    data: for the numbers of users and items only.
+    features: [U, D] public; None is a constant 1, with which an item's
+      vector is its mean.
+    hyper: settings.
+    weight: of ratings by item.
+  """
+  num_users = data.by_user.num_rows
+  given = np.ones((num_users, 1)) if features is None else features
+  features = jnp.asarray(given, jnp.float32)
+  if features.shape[0] != data.by_user.num_rows or features.ndim != 2:
+    raise ValueError(
+      f'features of shape {features.shape} must have a row for each of the '
+      f'{data.by_user.num_rows} users'
+    )
+  items = jnp.zeros((data.by_item.num_rows, features.shape[1] + 1))
+  features = clip_rows(features, 1.0)
+  user = jnp.concatenate([features, jnp.zeros_like(features[:, :1])], axis=1)
+  return State(Factors(user, items.at[:, -1].set(1.0)), weight, hyper)
+
+
+def hyper_of(config: ObjectivePMFConfig, rank: int) -> Hyper:
+  """The traced settings for features of that rank."""
+  scale, bound = noise_scale(config, rank), config.label_bound
+  unit = 2.0 ** (config.shift - normal.PRODUCT_BITS)
+  if max(scale / config.count_scale, scale / bound) > noise.MOST_UNITS * unit:
+    raise ValueError(
+      f'noise of scale {scale:.3g} is too large for shift={config.shift}: use '
+      'a larger shift or epsilon'
+    )
+  if rank > MOST_RANK:
+    raise ValueError(f'features of rank {rank} must have at most {MOST_RANK}')
+  bits = (
+    noise.dither_bits(scale / config.count_scale, unit),
+    noise.dither_bits(scale, unit * bound),
+  )
+  return Hyper(
+    noise=jnp.float32(scale),
+    count_scale=jnp.float32(config.count_scale),
+    label_bound=jnp.float32(bound),
+    center=jnp.float32(config.center),
+    prior_variance=jnp.float32(config.prior_variance),
+    bias_ridge=jnp.float32(config.bias_ridge),
+    vector_ridge=jnp.float32(config.vector_ridge),
+    matrix_dither=jnp.int32(bits[0]),
+    vector_dither=jnp.int32(bits[1]),
+  )
+
+
+@functools.cache
+def equations_step(relation: Relation, shift: int):
+  """The one step; one object for equal arguments.
+
+  Privacy: see the module. `lattice_equations` are exact sums of terms of one
+  rating each, of which `normal.sensitivities` bounds the norm; off the
+  diagonal an entry of A stands for two, so its noise is sqrt(1/2) as large.
+  All the rest, down to the item factors, is computed from noisy sums and from
+  what is public.
+  """
+
+  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+    hyper, rows = state.hyper, data.by_item
+    features = state.factors.user[:, :-1]
+    rank = features.shape[1]
+    counts = normal.lattice_equations(
+      rows,
+      features,
+      rows.value - hyper.center,
+      state.weight,
+      clip_norm=1.0,
+      label_bound=hyper.label_bound,
+      shift=shift,
+    )
+    size = counts.matrix.shape[1]
+    noised = rank if relation == 'replace' else size + rank
+    draws = laplace.l2_laplace(key, (rows.num_rows, noised), data.by_user.mesh)
+    vector = noise.add_on_lattice(
+      counts.vector,
+      _columns(draws, noised - rank, noised),
+      hyper.noise,
+      counts.vector_unit,
+      hyper.vector_dither,
+    )
+    if relation == 'replace':
+      matrix = counts.matrix * counts.matrix_unit
+    else:
+      row, column = np.triu_indices(rank)
+      share = jnp.where(row == column, 1.0, 0.5**0.5).astype(jnp.float32)
+      matrix = noise.add_on_lattice(
+        counts.matrix,
+        _columns(draws, 0, size),
+        (hyper.noise / hyper.count_scale * share)[None],
+        counts.matrix_unit,
+        hyper.matrix_dither,
+      )
+    # The variance of a coordinate of L2-Laplace noise in n dimensions.
+    variance = jnp.square(hyper.noise) * (noised + 1)
+    vectors = shrunk_solution(
+      normal.symmetric(matrix), vector, variance, hyper.prior_variance
+    )
+    items = state.factors.item.at[:, :-1].set(vectors)
+    state = state._replace(factors=state.factors._replace(item=items))
+    return state, Info(jnp.linalg.norm(vectors))
+
+  return step
+
+
+def _columns(draws: noise.Draws, start: int, stop: int) -> noise.Draws:
+  return noise.Draws(*(part[:, start:stop] for part in draws))
+
+
+def shrunk_solution(
+  matrix: jax.Array,
+  vector: jax.Array,
+  variance: jax.Array,
+  prior_variance: jax.Array,
+) -> jax.Array:
+  """The best linear estimate [I, D] of q from A and b = A q + errors.
+
+  Errors are the ratings' own (covariance A, for a variance of 1) and noise of
+  `variance`; q varies by `prior_variance` around a common vector, which is
+  solved for from the sums over all items. Eigenvalues below 0 count as 0.
+  """
+  total, sums = matrix.sum(axis=0), vector.sum(axis=0)
+  if vector.shape[1] == 1:
+    # Without LAPACK, which takes vmapped runs one at a time.
+    common = sums / (jnp.maximum(total[0], 0.0) + 1.0)
+    size = jnp.maximum(matrix[:, :, 0], 0.0)
+    rotated = lambda rows, back=False: rows
+  else:
+    common = normal.solve(_floored(total)[None], sums[None], 1.0)[0]
+    size, basis = _eigen(matrix)
+    size = jnp.maximum(size, 0.0)
+
+    def rotated(rows, back=False):
+      return jnp.einsum('jab,jb->ja' if back else 'jab,ja->jb', basis, rows)
+
+  gain = prior_variance * size
+  gain = gain / (gain * size + size + variance)
+  rest = rotated(vector - matrix @ common)
+  return common[None] + rotated(gain * rest, back=True)
+
+
+def _eigen(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+  # One at a time: batches in LAPACK block CPU devices that share threads.
+  one = lambda a: tuple(jnp.linalg.eigh(a))
+  return jax.vmap(jax.custom_batching.sequential_vmap(one))(matrix)
+
+
+def _floored(matrix: jax.Array) -> jax.Array:
+  values, vectors = jnp.linalg.eigh(matrix)
+  return (vectors * jnp.maximum(values, 0.0)[None]) @ vectors.T
+
+
+def equations_model(state: State, data: Data) -> Release:
+  """Item factors and what each user fits to their own ratings.
+
+  The users' side is a ridge regression of own ratings on the released items,
+  around the public features and no bias. It is not released.
+  """
+  factors, hyper = state.factors, state.hyper
+  gradient = row_gradient(
+    data.by_user, factors.user, factors.item, offset=hyper.center
+  )
+  # One ridge for all, on columns that are scaled to have their own.
+  scale = jnp.full(factors.item.shape[1], 1.0)
+  scale = scale.at[:-1].set(jnp.sqrt(hyper.bias_ridge / hyper.vector_ridge))
+  matrix, _ = normal.equations(
+    data.by_user, factors.item * scale[None], data.by_user.value
+  )
+  moved = normal.solve(matrix, -gradient * scale[None], hyper.bias_ridge)
+  user = factors.user + moved * scale[None]
+  return Release(Factors(user, factors.item), hyper.center)
+
+
+def equations_release(key: jax.Array, state: State, data: Data) -> Release:
+  """Item factors only."""
+  del key, data
+  return Release(Factors(None, state.factors.item), state.hyper.center)

@@ -1,0 +1,190 @@
+"""Objective perturbation in which each rating has an epsilon of its own.
+
+Reference: Zhang et al., Personalized Differential Privacy for Probabilistic
+Matrix Factorization, Algorithm 2 (PDP-PMF) and Theorem 6.
+
+The specification comes with the ratings (`Rows.level`) and is public.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from dpmf_jax import accounting
+from dpmf_jax.data.rows import Data
+from dpmf_jax.kernels import normal
+from dpmf_jax.mechanisms import sampling
+from dpmf_jax.systems import noisy_equations, pmf
+from dpmf_jax.systems import objective_pmf_config as objective
+from dpmf_jax.systems.settings import require
+from dpmf_jax.types import Factors, Guarantee, Relation, System
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonalizedPMFConfig:
+  """Public facts about a run; nothing here may be computed from ratings.
+
+  Attributes:
+    variant: 'paper' (Algorithm 2, claimed) or 'sound' (proved).
+    relation: 'add_remove': sampling proves nothing for changed values.
+    scale: (lowest, highest) possible rating.
+    epsilon: of a rating of weight 1, or the sampling threshold t; no rating
+      has more. A public number, such as the largest that a rating may ask
+      for; the mean or maximum over the ratings there are would tell of them.
+    delta: at which the certificate states epsilon; none is needed.
+    method: 'weights' or 'sampling' (sound); the paper samples.
+    noise, rank, ridge, step_size, pmf_steps, noise_steps, count_scale,
+      prior_variance, shift, bias_ridge, vector_ridge: as in
+      `ObjectivePMFConfig`.
+  """
+
+  variant: Literal['paper', 'sound']
+  relation: Relation
+  scale: tuple[float, float]
+  epsilon: float
+  delta: float = 0.0
+  method: Literal['weights', 'sampling'] = 'weights'
+  noise: Literal['once', 'every_step'] = 'once'
+  rank: int = 20
+  ridge: float = 0.01
+  step_size: float = 50.0
+  pmf_steps: int = 50
+  noise_steps: int = 50
+  count_scale: float = 1.0
+  prior_variance: float = 0.35
+  shift: int = 6
+  bias_ridge: float = 5.0
+  vector_ridge: float = 8.0
+
+  def __post_init__(self):
+    methods = ('weights', 'sampling')
+    require(
+      self,
+      relation=(self.relation == 'add_remove', "'add_remove'"),
+      method=(self.method in methods, "'weights' or 'sampling'"),
+    )
+    if self.variant == 'paper' and self.method != 'sampling':
+      raise ValueError("method='weights' is not in the paper; use 'sampling'")
+    objective_config(self)  # checks the rest
+
+
+PAPER: dict[str, Any] = {
+  'variant': 'paper',
+  'relation': 'add_remove',
+  'method': 'sampling',
+}
+
+
+def objective_config(
+  config: PersonalizedPMFConfig,
+) -> objective.ObjectivePMFConfig:
+  """The settings of what runs on the weighted or sampled ratings."""
+  fields = dataclasses.asdict(config)
+  fields.pop('method')
+  return objective.ObjectivePMFConfig(objective='zhang', **fields)
+
+
+def guarantee(config: PersonalizedPMFConfig) -> Guarantee:
+  """What is stated: the largest epsilon of any rating, and that each has
+  its own."""
+  base = objective.guarantee(objective_config(config), 1)
+  each = (
+    'Each rating has at most the epsilon that the specification gives it; '
+    'what is stated is the most that any can have.',
+    'The specification is public: it does not depend on what was rated, nor '
+    'on values.',
+  )
+  how = (
+    f'each rating is weighted by its epsilon over {config.epsilon:g}'
+    if config.method == 'weights'
+    else 'each rating is kept with chance (e^epsilon - 1)/(e^t - 1)'
+  )
+  return dataclasses.replace(
+    base,
+    assumptions=base.assumptions + each,
+    mechanism=f'{how}; {base.mechanism}',
+    # What amplifies or weighs is not known to be L2-Laplace any more.
+    event=accounting.Pure(config.epsilon)
+    if config.variant == 'sound'
+    else accounting.ClaimedPure(config.epsilon),
+  )
+
+
+def personalized_pmf(config: PersonalizedPMFConfig) -> System:
+  """Item factors in which no rating has more than its own epsilon.
+
+  Privacy (sound): what is released is that of sound `objective_pmf` on
+  ratings with weights, which are public. With 'weights' a rating of weight w
+  moves the statistic by at most w times the sensitivity, so that it has
+  epsilon w * config.epsilon, at most its own. With 'sampling' a mechanism with
+  epsilon t for adding or removing a rating runs on a secret sample, see
+  `accounting.sampled_epsilon`.
+  """
+  base = objective_config(config)
+  if config.variant == 'paper':
+    return _paper(config, base)
+
+  def init(key: jax.Array, data: Data) -> noisy_equations.State:
+    level = _level(data.by_item)
+    if config.method == 'weights':
+      # As in `normal.sensitivities`, of rank 1.
+      rounding = 1.000001 * 2.0 ** (config.shift - normal.PRODUCT_BITS)
+      weight = sampling.weights(level, config.epsilon, rounding)
+    else:
+      chance = sampling.probabilities(level, config.epsilon)
+      weight = sampling.sample(key, data.by_item, chance, by_user=False)
+    hyper = noisy_equations.hyper_of(base, 1)
+    return noisy_equations.start(data, None, hyper, weight)
+
+  return System(
+    init=init,
+    step=noisy_equations.equations_step(config.relation, config.shift),
+    model=noisy_equations.equations_model,
+    release=noisy_equations.equations_release,
+    steps=1,
+    guarantee=guarantee(config),
+  )
+
+
+def _paper(
+  config: PersonalizedPMFConfig, base: objective.ObjectivePMFConfig
+) -> System:
+  hyper = pmf.hyper_of(base)
+
+  def init(key: jax.Array, data: Data) -> pmf.State:
+    start_key, sample_key = jax.random.split(key)
+    kept = [
+      sampling.sample(
+        jax.random.clone(sample_key),
+        rows,
+        sampling.probabilities(_level(rows), config.epsilon),
+        by_user=by_user,
+      )
+      for rows, by_user in ((data.by_user, True), (data.by_item, False))
+    ]
+    return pmf.start(
+      start_key, data, hyper, rank=config.rank, weights=Factors(*kept)
+    )
+
+  return System(
+    init=init,
+    step=pmf.stages_step(config.noise),
+    model=pmf.stages_model,
+    release=pmf.stages_release,
+    steps=config.pmf_steps + config.noise_steps,
+    guarantee=guarantee(config),
+  )
+
+
+def _level(rows) -> jax.Array:
+  if rows.level is None:
+    raise ValueError(
+      'the ratings have no specification: give each an epsilon with '
+      'data.specification, or --epsilon_column'
+    )
+  return jnp.asarray(rows.level)

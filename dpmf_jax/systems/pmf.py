@@ -1,0 +1,177 @@
+"""The two stages of objective perturbation, as published, for its systems.
+
+Reference: Zhang et al., Personalized Differential Privacy for Probabilistic
+Matrix Factorization, Algorithms 1 and 2; Hua, Xia and Zhong, Differentially
+Private Matrix Factorization, section 4. Their U (or P) is our user factors,
+V (or Q) our item factors, gamma our step size, d our rank.
+
+Stage 1 is plain PMF on both sides: user rows are projected to norm 1. Stage 2
+takes the users as given and minimises over the items
+
+  1/2 sum (r - p.q)^2 + ridge/2 ||Q||^2 + sum_j eta_j.q_j        (Zhang, (8))
+      sum (r - p.q)^2 + ridge   ||Q||^2 + sum_j eta_j.q_j        (Hua)
+
+by gradient descent, from where stage 1 left the items.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpmf_jax.data.rows import Data
+from dpmf_jax.kernels.gradients import gradients, row_gradient
+from dpmf_jax.mechanisms import laplace
+from dpmf_jax.mechanisms.clipping import clip_rows
+from dpmf_jax.systems.objective_pmf_config import (
+  ObjectivePMFConfig,
+  paper_noise_scale,
+)
+from dpmf_jax.types import Factors, Release
+
+Noise = Literal['once', 'every_step']
+
+# The spread of the classical PMF code's start; the papers give none.
+_START = 0.1
+# Its momentum; the papers give none.
+_MOMENTUM = 0.8
+MOMENTUM = optax.inject_hyperparams(optax.sgd)(
+  learning_rate=0.0, momentum=_MOMENTUM
+)
+
+
+class Hyper(NamedTuple):
+  """Traced settings: changing one does not compile again."""
+
+  step_size: jax.Array  # over the number of ratings, on sums
+  ridge: jax.Array
+  noise: jax.Array  # scale of eta
+  loss_scale: jax.Array  # 1 (Zhang) or 2 (Hua) times the gradient
+  pmf_steps: jax.Array  # int32, steps in stage 1
+
+
+class State(NamedTuple):
+  factors: Factors
+  optimizer: Any  # of optax
+  eta: jax.Array  # [I, D] as drawn for noise 'once'
+  weights: Factors | None  # of ratings by user and by item, as Rows.value
+  done: jax.Array  # int32, steps so far
+  hyper: Hyper
+
+
+class Info(NamedTuple):
+  """Diagnostics of a step. Both stages use ratings without noise."""
+
+  unsafe_item_gradient_norm: jax.Array
+
+
+def hyper_of(config: ObjectivePMFConfig) -> Hyper:
+  return Hyper(
+    step_size=jnp.float32(config.step_size),
+    ridge=jnp.float32(config.ridge),
+    noise=jnp.float32(paper_noise_scale(config)),
+    loss_scale=jnp.float32(2 if config.objective == 'hua' else 1),
+    pmf_steps=jnp.int32(config.pmf_steps),
+  )
+
+
+def start(
+  key: jax.Array,
+  data: Data,
+  hyper: Hyper,
+  *,
+  rank: int,
+  weights: Factors | None = None,
+) -> State:
+  """The state before stage 1."""
+  user_key, item_key, noise_key = jax.random.split(key, 3)
+  shape = lambda rows: (rows.num_rows, rank)
+  factors = Factors(
+    clip_rows(_START * jax.random.normal(user_key, shape(data.by_user)), 1.0),
+    _START * jax.random.normal(item_key, shape(data.by_item)),
+  )
+  drawn = laplace.l2_laplace(noise_key, shape(data.by_item), data.by_user.mesh)
+  optimizer: Any = MOMENTUM.init(factors)
+  count = data.by_user.length.sum()
+  if weights is not None:
+    count = weights.user.sum()
+  # An empty sample learns nothing, and divides by nothing.
+  rate = hyper.step_size / jnp.maximum(count, 1).astype(jnp.float32)
+  optimizer = optimizer._replace(
+    hyperparams=optimizer.hyperparams | {'learning_rate': rate}
+  )
+  return State(
+    factors=factors,
+    optimizer=optimizer,
+    eta=drawn.normal * hyper.noise,
+    weights=weights,
+    done=jnp.int32(0),
+    hyper=hyper,
+  )
+
+
+@functools.cache
+def stages_step(noise: Noise):
+  """The step of both stages; one object for equal arguments."""
+
+  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+    hyper, factors = state.hyper, state.factors
+    weights = state.weights
+
+    def pmf(key):
+      del key
+      gradient = gradients(data, factors, weights=weights)
+      gradient = Factors(
+        *(g + hyper.ridge * f for g, f in zip(gradient, factors, strict=True))
+      )
+      updates, optimizer = MOMENTUM.update(gradient, state.optimizer, factors)
+      moved = cast(Factors, optax.apply_updates(factors, updates))
+      # Zhang, Alg. 2, lines 9 to 11: ||u_i|| <= 1.
+      moved = moved._replace(user=clip_rows(moved.user, 1.0))
+      return moved, optimizer, jnp.linalg.norm(gradient.item)
+
+    def perturbed(key):
+      eta = state.eta
+      if noise == 'every_step':
+        # Alg. 2, line 17, inside the loop. The theorem needs it outside.
+        eta = hyper.noise * _fresh(key, eta, data)
+      sums = row_gradient(
+        data.by_item,
+        factors.item,
+        factors.user,
+        weight=None if weights is None else weights.item,
+      )
+      gradient = hyper.loss_scale * (sums + hyper.ridge * factors.item) + eta
+      rate = state.optimizer.hyperparams['learning_rate']
+      moved = factors._replace(item=factors.item - rate * gradient)
+      return moved, state.optimizer, jnp.linalg.norm(gradient)
+
+    moved, optimizer, norm = jax.lax.cond(
+      state.done < hyper.pmf_steps, pmf, perturbed, key
+    )
+    state = state._replace(
+      factors=moved, optimizer=optimizer, done=state.done + 1
+    )
+    return state, Info(norm)
+
+  return step
+
+
+def _fresh(key: jax.Array, like: jax.Array, data: Data) -> jax.Array:
+  return laplace.l2_laplace(key, like.shape, data.by_user.mesh).normal
+
+
+def stages_model(state: State, data: Data) -> Release:
+  del data
+  return Release(state.factors, jnp.float32(0))
+
+
+def stages_release(key: jax.Array, state: State, data: Data) -> Release:
+  """Item factors only; user factors stay with the curator."""
+  del key
+  release = stages_model(state, data)
+  return release._replace(factors=release.factors._replace(user=None))
