@@ -77,7 +77,7 @@ def main(argv) -> None:
   model = serving.load_model(_MODEL.value)
   if not model.covered:
     print(
-      'note: uses item factors from private/, which no guarantee covers',
+      'note: uses factors from private/, which no guarantee covers',
       file=sys.stderr,
     )
   users = None if _USERS.value == ['all'] else _USERS.value

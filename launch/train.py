@@ -21,6 +21,10 @@ than the budget that the ledger was begun with:
   python -m launch.train --dataset=ml-100k --epsilon=1 --output=runs/first \\
     --ledger=ml-100k.ledger --budget_epsilon=3
 
+A personalized system needs the epsilon that each rating is to have, a public
+fact: --epsilon_column=NAME (of the --ratings file), --epsilon_file=FILE (lines
+of user,epsilon) or --specification=fractions (drawn as published).
+
 Settings that a system has and that are not given keep its own default; see
 docs/design.md and the config classes in dpmf_jax/systems/.
 """
@@ -35,13 +39,14 @@ from typing import Any
 
 from absl import flags
 
-from launch import cli
+from launch import cli, specifications
 
 _SYSTEM = flags.DEFINE_enum(
   'system',
   'gaussian_mf',
-  ['gaussian_mf', 'nonprivate'],
-  'What to train. nonprivate is a baseline without any guarantee.',
+  ['gaussian_mf', 'objective_pmf', 'personalized_pmf', 'nonprivate'],
+  "What to train. personalized_pmf needs a specification of each rating's "
+  'epsilon; nonprivate is a baseline without any guarantee.',
 )
 _VARIANT = flags.DEFINE_enum(
   'variant',
@@ -159,6 +164,27 @@ _SETTINGS = {
   'user_share': flags.DEFINE_float(
     'user_share', None, "Part of a step's budget spent on the user gradient."
   ),
+  'objective': flags.DEFINE_enum(
+    'objective', None, ['zhang', 'hua'], 'objective_pmf, paper: whose.'
+  ),
+  'noise': flags.DEFINE_enum(
+    'noise',
+    None,
+    ['once', 'every_step'],
+    'objective_pmf and personalized_pmf, paper: when noise is drawn.',
+  ),
+  'method': flags.DEFINE_enum(
+    'method',
+    None,
+    ['weights', 'sampling'],
+    'personalized_pmf: how ratings get an epsilon below --epsilon.',
+  ),
+  'pmf_steps': flags.DEFINE_integer(
+    'pmf_steps', None, 'objective_pmf, paper: k1, steps without noise.'
+  ),
+  'noise_steps': flags.DEFINE_integer(
+    'noise_steps', None, 'objective_pmf, paper: k2, steps with noise.'
+  ),
   'biases': flags.DEFINE_bool(
     'biases', None, 'nonprivate: whether users and items have biases.'
   ),
@@ -188,6 +214,14 @@ def _config(entry, variant: str, scale) -> Any:
       'example --epsilon=1 (smaller is more private)'
     )
   return entry.config(**settings)
+
+
+def _personalized(name: str, entry) -> bool:
+  """Whether a system reads the epsilon of each rating."""
+  import dataclasses
+
+  fields = {field.name for field in dataclasses.fields(entry.config)}
+  return name.startswith('personalized') or 'personalized' in fields
 
 
 def _load():
@@ -266,7 +300,14 @@ def _train() -> None:
     raise ValueError(f'--test_fraction={fraction} must be in [0, 1)')
   entry = SYSTEMS[_SYSTEM.value]
   variant = _VARIANT.value if _VARIANT.value in entry.variants else 'none'
-  ratings = _load()
+  specifications.check(
+    system=_SYSTEM.value,
+    personalized=_personalized(_SYSTEM.value, entry),
+    path=_RATINGS.value,
+  )
+  ratings = specifications.attach(
+    _load(), path=_RATINGS.value, format=_FORMAT.value
+  )
   config = _config(entry, variant, ratings.scale)
   system = entry.build(config)
   spend = _spend(system, config, variant, ratings)
@@ -290,6 +331,7 @@ def _train() -> None:
     'test_fraction': fraction,
     'split_seed': split_seed,
     'devices': 1 if mesh is None else mesh.size,
+    **specifications.public(),
   }
   settings = {
     **public,
@@ -297,6 +339,7 @@ def _train() -> None:
     'config': repr(config),
     'seed': seed,
     'ratings': runs.digest(train),
+    **specifications.digest(train),
     'jax': jax.__version__,
   }
   delta = getattr(config, 'delta', None)

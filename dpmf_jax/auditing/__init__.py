@@ -30,6 +30,7 @@ from dpmf_jax.auditing.distinguishing import (
 from dpmf_jax.auditing.pairs import Pair, library_pairs
 from dpmf_jax.auditing.sampling import Start, sampler, tiny_data
 from dpmf_jax.data.ratings import Ratings
+from dpmf_jax.data.specification import with_epsilon
 from dpmf_jax.sharding import training_data
 from dpmf_jax.training import fit
 from dpmf_jax.types import Guarantee, System
@@ -58,6 +59,7 @@ class Target(NamedTuple):
   start: Start
   delta: float
   start_seed: int | None = None  # drawn by the audit where it is None
+  level: float | None = None  # of each rating, where that is what is stated
 
 
 class Finding(NamedTuple):
@@ -117,7 +119,12 @@ def _target(
   name: str, variant: str, system: System, pair: Pair, case: Case
 ) -> Target:
   delta = case.settings.get('delta', _DELTA)
-  return Target(name, variant, system, pair, case.start, delta)
+  if case.level is not None:
+    tables = (with_epsilon(ratings, case.level) for ratings in pair[1:])
+    pair = Pair(pair.name, *tables)
+  return Target(
+    name, variant, system, pair, case.start, delta, level=case.level
+  )
 
 
 def audit(
@@ -226,6 +233,8 @@ def _finding(target: Target, measured: Measurement) -> Finding:
     lower, rule = best.gaussian, 'gaussian'
   if guarantee.status != 'none':
     stated = accounting.epsilon(guarantee, measured.delta)
+    if target.level is not None:
+      stated = min(stated, target.level)
     verdict = 'refuted' if lower > stated else 'not refuted'
   return Finding(
     system=target.name,

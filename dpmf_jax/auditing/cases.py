@@ -22,11 +22,14 @@ class Case(NamedTuple):
     start: what is known of the initial state; see `sampling.sampler`.
     ranges: setting -> (lowest, highest), over which the search for worse
       cases looks, on a logarithmic scale; integers stay integers.
+    level: the epsilon that the specification gives each rating, for
+      personalised systems; it is what is stated, then.
   """
 
   settings: Mapping[str, Any]
   start: Start
   ranges: Mapping[str, tuple[float, float]] = {}
+  level: float | None = None
 
 
 # Few steps, rank 1 or 2, factors of norm 1, and an offset with which aligned
@@ -45,6 +48,17 @@ _GAUSSIAN_MF_SOUND: tuple[tuple[dict[str, Any], Start], ...] = (
   ({'epsilon': 1.0, 'rank': 2, 'steps': 3, 'step_size': 1.0}, 'random'),
 )
 _GAUSSIAN_MF_RANGES = {'step_size': (1e-3, 1e4), 'steps': (1, 4)}
+
+_PURE = {'scale': (1.0, 5.0), 'delta': 0.0}
+# Few small steps: what the first stage learned is still in the items.
+_PMF = {
+  'scale': (1.0, 5.0),
+  'delta': 0.0,
+  'rank': 2,
+  'step_size': 0.5,
+  'pmf_steps': 12,
+  'noise_steps': 1,
+}
 
 CASES: dict[tuple[str, str], tuple[Case, ...]] = {
   ('gaussian_mf', 'sound'): tuple(
@@ -69,6 +83,29 @@ CASES: dict[tuple[str, str], tuple[Case, ...]] = {
       },
       'random',
       _GAUSSIAN_MF_RANGES,
+    ),
+  ),
+  ('objective_pmf', 'sound'): tuple(
+    Case({**_PURE, 'relation': relation, 'epsilon': epsilon}, 'known')
+    for relation in ('replace', 'add_remove')
+    for epsilon in (1.0, 4.0)
+  ),
+  ('objective_pmf', 'paper'): tuple(
+    Case({**_PMF, 'relation': relation, 'epsilon': 1.0}, 'random')
+    for relation in ('replace', 'add_remove')
+  ),
+  ('personalized_pmf', 'sound'): tuple(
+    Case(
+      {**_PURE, 'relation': 'add_remove', 'epsilon': 4.0, 'method': method},
+      'random',
+      level=level,
+    )
+    for method in ('weights', 'sampling')
+    for level in (1.0, 4.0)
+  ),
+  ('personalized_pmf', 'paper'): (
+    Case(
+      {**_PMF, 'relation': 'add_remove', 'epsilon': 1.0}, 'random', level=1.0
     ),
   ),
   ('nonprivate', 'none'): (
