@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Var
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
@@ -62,9 +63,13 @@ def tiny_data(first: Ratings, second: Ratings) -> tuple[Data, Data]:
   return one, other
 
 
-@functools.partial(jax.jit, static_argnames=('step', 'release', 'shared'))
-def _outputs(step, release, shared, keys, states, data, steps):
-  """Outputs [N, F] of N runs; `shared`: all start from the same state."""
+@functools.partial(jax.jit, static_argnames=('step', 'release', 'axes'))
+def _outputs(step, release, axes, keys, states, data, steps):
+  """Outputs [N, F] of N runs.
+
+  `axes` has 0 for a leaf of `states` that each run has of its own, None for
+  one that all share.
+  """
 
   def run(key, state):
     steps_key, release_key = jax.random.split(key)
@@ -72,7 +77,24 @@ def _outputs(step, release, shared, keys, states, data, steps):
     leaves = jax.tree.leaves(release(release_key, state, data))
     return jnp.concatenate([jnp.ravel(leaf) for leaf in leaves])
 
-  return jax.vmap(run, in_axes=(0, None if shared else 0))(keys, states)
+  tree = jax.tree.structure(states)
+  return jax.vmap(run, (0, jax.tree.unflatten(tree, axes)))(keys, states)
+
+
+def _state_axes(init, key: jax.Array, data: Data) -> tuple[int | None, ...]:
+  """0 for each leaf of the initial state that depends on the key.
+
+  The others, such as settings and counters, stay one for all runs: a branch
+  on a counter is then taken, and not both branches computed.
+  """
+  jaxpr = jax.make_jaxpr(lambda key: init(key, data))(key).jaxpr
+  reached = set(jaxpr.invars)
+  for equation in jaxpr.eqns:
+    if any(isinstance(v, Var) and v in reached for v in equation.invars):
+      reached.update(equation.outvars)
+  return tuple(
+    0 if isinstance(v, Var) and v in reached else None for v in jaxpr.outvars
+  )
 
 
 def sampler(
@@ -116,21 +138,32 @@ def sampler(
   batch = 1 << (batch.bit_length() - 1)
   if mesh is not None:
     batch = -(-batch // mesh.size) * mesh.size
-  shared = start != 'random'
+  axes: tuple[int | None, ...] = (None,) * len(jax.tree.leaves(states[0]))
+  if start == 'random':
+    axes = _state_axes(system.init, jax.random.clone(init_key), data[0])
 
   def draw(keys: jax.Array, side: int):
     if mesh is not None:
       keys = jax.device_put(keys, NamedSharding(mesh, Spec(AXIS)))
     state = states[side]
-    if not shared:
+    if start == 'random':
       splits = jax.vmap(jax.random.split)(keys)
-      state = jax.vmap(system.init, (0, None))(splits[:, 1], data[side])
+      many = jax.vmap(system.init, (0, None))(splits[:, 1], data[side])
+      leaves = zip(
+        jax.tree.leaves(many), jax.tree.leaves(state), axes, strict=True
+      )
+      state = jax.tree.unflatten(
+        jax.tree.structure(many),
+        [own if axis == 0 else common for own, common, axis in leaves],
+      )
       keys = splits[:, 0]
     return _outputs(
-      system.step, system.release, shared, keys, state, data[side], system.steps
+      system.step, system.release, axes, keys, state, data[side], system.steps
     )
 
-  ratio = log_ratio(ratio_key, system, states, data) if shared else None
+  ratio = None
+  if start != 'random':
+    ratio = log_ratio(ratio_key, system, states, data)
   return Sampler(draw, batch, tuple(blocks), ratio)
 
 
