@@ -22,55 +22,37 @@ from dpmf_jax.mechanisms import sampling
 from dpmf_jax.systems import noisy_equations, pmf
 from dpmf_jax.systems import objective_pmf_config as objective
 from dpmf_jax.systems.settings import require
-from dpmf_jax.types import Factors, Guarantee, Relation, System
+from dpmf_jax.types import Factors, Guarantee, System
 
 
 @dataclass(frozen=True, kw_only=True)
-class PersonalizedPMFConfig:
+class PersonalizedPMFConfig(objective.ObjectivePMFConfig):
   """Public facts about a run; nothing here may be computed from ratings.
 
+  The settings of `ObjectivePMFConfig`, with these differences:
+
   Attributes:
-    variant: 'paper' (Algorithm 2, claimed) or 'sound' (proved).
-    relation: 'add_remove': sampling proves nothing for changed values.
-    scale: (lowest, highest) possible rating.
+    relation: 'add_remove' only: sampling proves nothing for changed values.
     epsilon: of a rating of weight 1, or the sampling threshold t; no rating
       has more. A public number, such as the largest that a rating may ask
       for; the mean or maximum over the ratings there are would tell of them.
-    delta: at which the certificate states epsilon; none is needed.
+    objective: 'zhang' only.
     method: 'weights' or 'sampling' (sound); the paper samples.
-    noise, rank, ridge, step_size, pmf_steps, noise_steps, count_scale,
-      prior_variance, shift, bias_ridge, vector_ridge: as in
-      `ObjectivePMFConfig`.
   """
 
-  variant: Literal['paper', 'sound']
-  relation: Relation
-  scale: tuple[float, float]
-  epsilon: float
-  delta: float = 0.0
   method: Literal['weights', 'sampling'] = 'weights'
-  noise: Literal['once', 'every_step'] = 'once'
-  rank: int = 20
-  ridge: float = 0.01
-  step_size: float = 50.0
-  pmf_steps: int = 50
-  noise_steps: int = 50
-  count_scale: float = 1.0
-  prior_variance: float = 0.35
-  shift: int = 6
-  bias_ridge: float = 5.0
-  vector_ridge: float = 8.0
 
   def __post_init__(self):
+    super().__post_init__()
     methods = ('weights', 'sampling')
     require(
       self,
       relation=(self.relation == 'add_remove', "'add_remove'"),
+      objective=(self.objective == 'zhang', "'zhang'"),
       method=(self.method in methods, "'weights' or 'sampling'"),
     )
     if self.variant == 'paper' and self.method != 'sampling':
       raise ValueError("method='weights' is not in the paper; use 'sampling'")
-    objective_config(self)  # checks the rest
 
 
 PAPER: dict[str, Any] = {
@@ -80,19 +62,10 @@ PAPER: dict[str, Any] = {
 }
 
 
-def objective_config(
-  config: PersonalizedPMFConfig,
-) -> objective.ObjectivePMFConfig:
-  """The settings of what runs on the weighted or sampled ratings."""
-  fields = dataclasses.asdict(config)
-  fields.pop('method')
-  return objective.ObjectivePMFConfig(objective='zhang', **fields)
-
-
 def guarantee(config: PersonalizedPMFConfig) -> Guarantee:
   """What is stated: the largest epsilon of any rating, and that each has
   its own."""
-  base = objective.guarantee(objective_config(config), 1)
+  base = objective.guarantee(config, 1)
   each = (
     'Each rating has at most the epsilon that the specification gives it; '
     'what is stated is the most that any can have.',
@@ -125,9 +98,8 @@ def personalized_pmf(config: PersonalizedPMFConfig) -> System:
   epsilon t for adding or removing a rating runs on a secret sample, see
   `accounting.sampled_epsilon`.
   """
-  base = objective_config(config)
   if config.variant == 'paper':
-    return _paper(config, base)
+    return _paper(config)
 
   def init(key: jax.Array, data: Data) -> noisy_equations.State:
     level = _level(data.by_item)
@@ -138,7 +110,7 @@ def personalized_pmf(config: PersonalizedPMFConfig) -> System:
     else:
       chance = sampling.probabilities(level, config.epsilon)
       weight = sampling.sample(key, data.by_item, chance, by_user=False)
-    hyper = noisy_equations.hyper_of(base, 1)
+    hyper = noisy_equations.hyper_of(config, 1)
     return noisy_equations.start(data, None, hyper, weight)
 
   return System(
@@ -151,10 +123,8 @@ def personalized_pmf(config: PersonalizedPMFConfig) -> System:
   )
 
 
-def _paper(
-  config: PersonalizedPMFConfig, base: objective.ObjectivePMFConfig
-) -> System:
-  hyper = pmf.hyper_of(base)
+def _paper(config: PersonalizedPMFConfig) -> System:
+  hyper = pmf.hyper_of(config)
 
   def init(key: jax.Array, data: Data) -> pmf.State:
     start_key, sample_key = jax.random.split(key)
