@@ -160,13 +160,7 @@ def power(key: jax.Array, repeats: int, runs: int) -> list[dict[str, Any]]:
     unit_scale=True,
     desc='power',
   )
-  for place, (name, bug) in enumerate(planted.planted().items()):
-    pair = next(
-      pair
-      for pair in pairs.library_pairs('rating', bug.relation, bug.scale)
-      if pair.name == bug.pair
-    )
-    target = auditing.Target(name, '', bug.system, pair, bug.start, DELTA)
+  for place, (name, target) in enumerate(planted.planted().items()):
     findings = list(
       auditing.audit(
         jax.random.fold_in(key, place),

@@ -198,15 +198,6 @@ def test_wrong_arguments_are_refused():
     measure(gaussian_sampler(1.0), jax.random.key(0), delta=0.1, runs=2)
 
 
-def target_of(bug):
-  pair = next(
-    pair
-    for pair in pairs.library_pairs('rating', bug.relation, bug.scale)
-    if pair.name == bug.pair
-  )
-  return auditing.Target('planted', '', bug.system, pair, bug.start, DELTA)
-
-
 BUGS = tuple(planted.planted())
 
 
@@ -214,7 +205,7 @@ BUGS = tuple(planted.planted())
 def test_planted_bugs_are_found_and_nothing_else(name):
   # `benchmarks.audit` does this 20 times each.
   with jax.debug_key_reuse(False):  # a reused key is one of the bugs
-    target = target_of(planted.planted()[name])
+    target = planted.planted()[name]
     (finding,) = auditing.audit(jax.random.key(7), [target], runs=100_000)
   assert finding.stated == pytest.approx(1.0)
   assert finding.refuted == (name != 'none')

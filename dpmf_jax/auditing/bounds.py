@@ -74,10 +74,15 @@ def limits_of(
   event: Event, scores: tuple[np.ndarray, np.ndarray], significance: float
 ) -> Limits:
   """The limits of `event`, both true with probability 1 - significance."""
-  likely, other = (scores[event.likely], scores[1 - event.likely])
+  counts = [event.occurs(s).sum() for s in scores]
+  return _limits(counts, scores, event.likely, significance)
+
+
+def _limits(counts, scores, likely: int, significance: float) -> Limits:
+  other = 1 - likely
   return Limits(
-    binomial_lower(event.occurs(likely).sum(), likely.size, significance / 2),
-    binomial_upper(event.occurs(other).sum(), other.size, significance / 2),
+    binomial_lower(counts[likely], scores[likely].size, significance / 2),
+    binomial_upper(counts[other], scores[other].size, significance / 2),
   )
 
 
@@ -105,12 +110,7 @@ def best_event(
       s.size - b if above else b for s, b in zip(scores, below, strict=True)
     ]
     for likely in (0, 1):
-      limits = Limits(
-        binomial_lower(counts[likely], scores[likely].size, significance / 2),
-        binomial_upper(
-          counts[1 - likely], scores[1 - likely].size, significance / 2
-        ),
-      )
+      limits = _limits(counts, scores, likely, significance)
       bound = (
         mu_bound(limits) if delta is None else epsilon_bound(limits, delta)
       )

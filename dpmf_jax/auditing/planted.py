@@ -6,11 +6,12 @@ Each system claims, and is believed to have, the guarantee of a sound one.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
-from dpmf_jax.auditing.sampling import Start
+from dpmf_jax.auditing import Target
+from dpmf_jax.auditing.pairs import library_pairs
 from dpmf_jax.kernels import lattice
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.systems import gaussian_mf
@@ -24,17 +25,7 @@ from dpmf_jax.systems.settings import SGD
 from dpmf_jax.types import Relation, System
 
 
-class Bug(NamedTuple):
-  """A broken system, with the pair of `pairs` and the start that show it."""
-
-  system: System
-  relation: Relation
-  scale: tuple[float, float]
-  pair: str
-  start: Start
-
-
-def planted(epsilon: float = 1.0, delta: float = 1e-5) -> dict[str, Bug]:
+def planted(epsilon: float = 1.0, delta: float = 1e-5) -> dict[str, Target]:
   """Every bug by name; 'none' is the sound system itself."""
   common: dict[str, Any] = {
     'variant': 'sound',
@@ -53,9 +44,10 @@ def planted(epsilon: float = 1.0, delta: float = 1e-5) -> dict[str, Bug]:
       relation=relation, scale=scale, **{**common, **settings}
     )
 
-  def bug(config, system):
+  def bug(config: GaussianMFConfig, system: System) -> Target:
     system = system._replace(guarantee=guarantee(config))
-    return Bug(system, config.relation, config.scale, 'only rating', 'aligned')
+    pair = library_pairs('rating', config.relation, config.scale)[0]
+    return Target('planted', '', system, pair, 'aligned', delta)
 
   add_remove = config('add_remove')
   replace = config('replace')

@@ -145,6 +145,12 @@ def least_shift(longest: int, slots: int) -> int:
   return shift
 
 
+def rounding(shift: int) -> float:
+  """What dropping `shift` bits can add to one sum's move, over a term of 1."""
+  # Units are float32, which the slack in ||p|| covers for one term only.
+  return 1.000001 * 2.0 ** (shift - PRODUCT_BITS) if shift else 0.0
+
+
 def sensitivities(
   *,
   rank: int,
@@ -166,10 +172,9 @@ def sensitivities(
   if not 0 < weight <= 1 or min(rank, clip_norm, label_bound) <= 0:
     got = f'{rank=}, {clip_norm=}, {label_bound=}, {weight=}'
     raise ValueError(f'all must be > 0 and weight <= 1, got {got}')
-  # Units are float32, which the slack in ||p|| covers for one term only.
-  rounding = 1.000001 * 2.0 ** (shift - PRODUCT_BITS) if shift else 0.0
-  matrix = clip_norm**2 * (weight + rank * rounding)
-  vector = clip_norm * label_bound * (weight + rank**0.5 * rounding)
+  added = rounding(shift)
+  matrix = clip_norm**2 * (weight + rank * added)
+  vector = clip_norm * label_bound * (weight + rank**0.5 * added)
   pair = math.hypot(matrix_scale * matrix, vector)
   relabeled = vector + clip_norm * label_bound * weight
   return Sensitivities(matrix, vector, pair, relabeled)

@@ -188,17 +188,17 @@ def guarantee(config: ObjectivePMFConfig, rank: int) -> Guarantee:
   extra = ()
   if config.relation == 'replace':
     extra = ('Which user rated which item is public.',)
-  moved = 'b' if config.relation == 'replace' else 'of (A, b)'
+  moved = 'b' if config.relation == 'replace' else '(count_scale A, b)'
   return Guarantee(
     status='proved',
     adversary=ADVERSARY,
     released=('item factors', 'offset', 'id lists'),
     secret=('ratings', 'user factors', 'random key'),
     assumptions=ASSUMPTIONS + extra,
-    mechanism='for each item one release of the normal equations (A, b) '
-    'against public user features with L2-Laplace noise of scale '
+    mechanism=f'for each item one release of {moved}, of its normal equations '
+    'against public user features, with L2-Laplace noise of scale '
     f'{noise_scale(config, rank):.6g} in {dimension(config, rank)} dimensions; '
-    f'one rating moves those {moved} of one item by at most '
+    f'one rating moves {moved} of one item by at most '
     f'{sensitivity(config, rank):.6g} in L2 norm',
     event=accounting.L2Laplace(
       noise_scale(config, rank) / sensitivity(config, rank),

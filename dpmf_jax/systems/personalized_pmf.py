@@ -104,9 +104,8 @@ def personalized_pmf(config: PersonalizedPMFConfig) -> System:
   def init(key: jax.Array, data: Data) -> noisy_equations.State:
     level = _level(data.by_item)
     if config.method == 'weights':
-      # As in `normal.sensitivities`, of rank 1.
-      rounding = 1.000001 * 2.0 ** (config.shift - normal.PRODUCT_BITS)
-      weight = sampling.weights(level, config.epsilon, rounding)
+      added = normal.rounding(config.shift)
+      weight = sampling.weights(level, config.epsilon, added)
     else:
       chance = sampling.probabilities(level, config.epsilon)
       weight = sampling.sample(key, data.by_item, chance, by_user=False)
