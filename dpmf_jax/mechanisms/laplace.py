@@ -1,13 +1,13 @@
 """Laplace noise, one coordinate at a time or in all directions at once.
 
-Both are made of normal draws. With g in R^D and h in R^(D + 1) standard
-normal, ||h|| g has a density ~ exp(-||x||): given s = ||h||^2 / 2, which is
-Gamma((D + 1)/2), it is N(0, 2 s I), and the integral over s > 0 of
+In all directions it is made of normal draws. With g in R^D and h in R^(D + 1)
+standard normal, ||h|| g has a density ~ exp(-||x||): given s = ||h||^2 / 2,
+which is Gamma((D + 1)/2), it is N(0, 2 s I), and the integral over s > 0 of
 
   s^(-D/2) exp(-||x||^2 / (4 s)) s^((D - 1)/2) exp(-s)
 
 is sqrt(pi) exp(-||x||). So its norm is Gamma(D, 1) and its direction uniform,
-without a division by ||g||, and D = 1 is the Laplace distribution.
+without a division by ||g||.
 """
 
 from __future__ import annotations
@@ -18,19 +18,28 @@ from jax.sharding import Mesh
 
 from dpmf_jax.mechanisms import noise
 
+# No draw of `laplace` is larger, in size; e^-45.1 is 2^-65.
+MOST = 45.5
+# A draw x is within this times 1 + |x| of the exact one for its random bits.
+ERROR = 2.0**-20
 
-def laplace(
-  key: jax.Array, shape: tuple[int, ...], mesh: Mesh | None = None
-) -> noise.Draws:
+
+def laplace(key: jax.Array, shape: tuple[int, ...]) -> noise.Draws:
   """Draws whose `normal` is Laplace instead: density exp(-|x|) / 2, float32.
 
   Privacy: times b, it gives epsilon = (L1 sensitivity) / b. For integer
   counts use `noise.add_on_lattice(count, draws, b, unit, bits)`, with
   bits = `noise.dither_bits(b, unit)`: what it says of rounding holds for any
-  noise. For the law's tails see `l2_laplace`.
+  noise. -log u of a u with 64 bits has no gaps: rounding u to float32 moves
+  it by 2^-23 at most, up to 41, beyond which it is with a chance of 2^-59.
   """
-  drawn = l2_laplace(key, (*shape, 1), mesh)
-  return noise.Draws(*(part[..., 0] for part in drawn))
+  words = jax.random.bits(key, (3, *shape), 'uint32')
+  low = (words[1].astype(jnp.float32) + 0.5) * 2.0**-64
+  size = -jnp.log(words[0].astype(jnp.float32) * 2.0**-32 + low)  # of (0, 1]
+  sign = jnp.where(words[2] >> 31, -1.0, 1.0).astype(jnp.float32)
+  return noise.Draws(
+    sign * size, (words[2] & (2**noise.DITHER_BITS - 1)).astype(jnp.int32)
+  )
 
 
 def l2_laplace(
@@ -38,7 +47,8 @@ def l2_laplace(
 ) -> noise.Draws:
   """Draws whose `normal`, [..., D], has a density ~ exp(-||x||), in float32.
 
-  Rows are independent; with a mesh every device makes its share.
+  Rows are independent; with a mesh every device makes its share. A dimension
+  of 1 is the Laplace distribution.
 
   Privacy: times b, it gives epsilon = (L2 sensitivity of a row) / b, on a
   lattice as for `laplace`. What is left of floating point is that a pair of
