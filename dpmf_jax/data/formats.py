@@ -149,22 +149,50 @@ def read_pairs(path: str | os.PathLike[str], role: str) -> Column:
 
   It may have a header, which names the user or the role. `items` are empty.
   """
-  path = pathlib.Path(path)
-  file, raw = str(path), tokens.decode(read_bytes(path), str(path))
-  lines = tokens.split_lines(raw, file)
-  names, body = _cut(raw, lines, _sniff(raw, file))
+  names, body, file = _open_table(path)
   if len(names) != 2:
     raise DataError(
       f'{file}, line 1: has {len(names)} column(s), expected user, {role}'
     )
   fields = body(_is_header(names) or names[1].strip().lower() == role)
+  return _user_column(fields, tokens.numbers(fields, 1, role))
+
+
+def read_user_table(path: str | os.PathLike[str]) -> Column:
+  """Returns the numbers [N, D] of a text file of user,number,number,...
+
+  It may have a header, which names the user. `items` are empty.
+  """
+  names, body, file = _open_table(path)
+  if len(names) < 2:
+    raise DataError(
+      f'{file}, line 1: has {len(names)} column(s), expected user and numbers'
+    )
+  header = _is_header(names)
+  fields = body(header)
+  roles = [
+    name.strip() if header else f'number {place}'
+    for place, name in enumerate(names)
+  ]
+  columns = [
+    tokens.numbers(fields, place, role)
+    for place, role in enumerate(roles)
+    if place > 0
+  ]
+  return _user_column(fields, np.stack(columns, axis=1))
+
+
+def _open_table(path: str | os.PathLike[str]):
+  path = pathlib.Path(path)
+  file, raw = str(path), tokens.decode(read_bytes(path), str(path))
+  lines = tokens.split_lines(raw, file)
+  return *_cut(raw, lines, _sniff(raw, file)), file
+
+
+def _user_column(fields, value: np.ndarray) -> Column:
   none = np.array([], np.int64)
-  return Column(
-    tokens.ids(fields, 0, 'user'),
-    (none, none),
-    tokens.numbers(fields, 1, role),
-    fields.where,
-  )
+  users = tokens.ids(fields, 0, 'user')
+  return Column(users, (none, none), value, fields.where)
 
 
 def read_bytes(path: pathlib.Path) -> bytes:

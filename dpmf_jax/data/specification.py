@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dpmf_jax.data.formats import read_column, read_pairs
-from dpmf_jax.data.ids import Where
+from dpmf_jax.data.ids import Where, places
 from dpmf_jax.data.ratings import DataError, Ratings
 from dpmf_jax.data.splits import uniforms
 
@@ -127,8 +127,8 @@ def from_column(
   """
   table = read_column(path, column, **options)
   value = _checked(table.value, column, table.where)
-  user = _places(*table.users, ratings.user_ids)
-  item = _places(*table.items, ratings.item_ids)
+  user = places(*table.users, ratings.user_ids)
+  item = places(*table.items, ratings.item_ids)
   known = np.flatnonzero((user >= 0) & (item >= 0))
   pair = user[known] * ratings.num_items + item[known]
   wanted = ratings.user.astype(np.int64) * ratings.num_items + ratings.item
@@ -161,23 +161,10 @@ def from_user_file(ratings: Ratings, path: str | os.PathLike[str]) -> Ratings:
       f'{table.where(row)}: user {ids[index[row]]} is there before; keep one '
       'line'
     )
-  place = _places(ids, index, ratings.user_ids)
+  place = places(ids, index, ratings.user_ids)
   users = ratings.user_ids.tolist()
   known = zip(place.tolist(), value.tolist(), strict=True)
   return from_users(ratings, {users[k]: v for k, v in known if k >= 0})
-
-
-def _places(
-  ids: np.ndarray, index: np.ndarray, known: np.ndarray
-) -> np.ndarray:
-  """[N] int64, where each id of a file is in `known`, and -1 if nowhere.
-
-  Ids are compared as text: the same one may be 7 here and '7' there, where
-  another id is no integer.
-  """
-  place = {id: k for k, id in enumerate(known.astype(str).tolist())}
-  found = [place.get(id, -1) for id in ids.astype(str).tolist()]
-  return np.array(found, np.int64)[index]
 
 
 def _checked(value: np.ndarray, name: str, where: Where) -> np.ndarray:
