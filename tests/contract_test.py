@@ -18,19 +18,26 @@ CASES = [
   for name, entry in SYSTEMS.items()
   for variant in entry.variants
 ]
+# Ways to run a variant that have steps of their own.
+CASES += [
+  ('objective_pmf', 'sound', 'loss', 'huber'),
+  ('objective_pmf', 'sound', 'feature_share', 0.4),
+]
 
 
-def build(name, variant, **settings):
+def build(name, variant, *more, **settings):
   entry = SYSTEMS[name]
   fields = entry.config.__dataclass_fields__
   common = {'scale': (1.0, 5.0), 'delta': 1e-6, 'epsilon': 3.0, 'steps': 4}
   given = {k: v for k, v in common.items() if k in fields}
+  if more:
+    given |= {more[0]: more[1], 'rank': 3, 'feature_steps': 3}
   return entry.build(
     entry.config(**{**entry.variants[variant], **given, **settings})
   )
 
 
-@pytest.fixture(params=CASES, ids=lambda case: '-'.join(case))
+@pytest.fixture(params=CASES, ids=lambda case: '-'.join(map(str, case)))
 def case(request):
   return request.param
 
@@ -68,7 +75,10 @@ def test_runs_under_vmap_over_keys(case, data):
   def run(key):
     init_key, step_key, release_key = jax.random.split(key, 3)
     state = system.init(init_key, data)
-    state, _ = system.step(step_key, state, data)
+    step = lambda number, state: system.step(
+      jax.random.fold_in(step_key, number), state, data
+    )[0]
+    state = jax.lax.fori_loop(0, system.steps, step, state)
     return system.release(release_key, state, data)
 
   many = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(1), 3))
@@ -129,7 +139,10 @@ def test_guarantee_is_complete(case):
   else:
     assert guarantee.secret
     assert guarantee.assumptions
-    assert accounting.epsilon(guarantee, 1e-6) == pytest.approx(3.0, rel=1e-4)
+    epsilon = accounting.epsilon(guarantee, 1e-6)
+    assert epsilon <= 3.0 * (1 + 1e-4)
+    if not isinstance(guarantee.event, accounting.Composed):
+      assert epsilon == pytest.approx(3.0, rel=1e-4)
 
 
 OTHER = {
@@ -147,7 +160,7 @@ OTHER = {
 
 
 def test_other_settings_do_not_compile_again(case, data):
-  name, _ = case
+  name = case[0]
   fit(build(*case), jax.random.key(0), data)
   before = training._block._cache_size()
   state = fit(build(*case, **OTHER[name]), jax.random.key(1), data)

@@ -17,6 +17,8 @@ from dpmf_jax.mechanisms.noise import MOST_UNITS
 from dpmf_jax.sharding import device_mesh, training_data
 from dpmf_jax.systems import noisy_equations, pmf
 from dpmf_jax.systems import objective_pmf_config as settings
+from dpmf_jax.systems.gaussian_mf import gaussian_mf
+from dpmf_jax.systems.gaussian_mf_config import GaussianMFConfig
 from dpmf_jax.systems.objective_pmf import objective_pmf
 from dpmf_jax.systems.objective_pmf_config import PAPER, ObjectivePMFConfig
 from dpmf_jax.systems.personalized_pmf import PAPER as PERSONAL_PAPER
@@ -166,15 +168,15 @@ def test_changing_any_value_moves_b_alone_by_at_most_sensitivity(
     assert largest > 0.98 * bound
 
 
-def personal_moves(config, ratings):
+def personal_moves(config, ratings, features=None):
   """The most that each rating can spend: its move over the noise's scale."""
-  system = personalized_pmf(config)
+  system = personalized_pmf(config, features)
   before = sums(system, ratings)
   scale = settings.noise_scale(
     sound(
       epsilon=config.epsilon, count_scale=config.count_scale, shift=config.shift
     ),
-    1,
+    1 if features is None else features.shape[1],
   )
   for gone in range(len(ratings)):
     kept = ratings.take(np.arange(len(ratings)) != gone)
@@ -184,16 +186,19 @@ def personal_moves(config, ratings):
 
 
 @pytest.mark.parametrize('shift', [6, 9])
-@pytest.mark.parametrize('seed', range(2))
-def test_no_weighted_rating_moves_more_than_its_own_epsilon_allows(seed, shift):
+@pytest.mark.parametrize(('seed', 'rank'), [(0, None), (1, None), (2, 5)])
+def test_no_weighted_rating_moves_more_than_its_own_epsilon_allows(
+  seed, rank, shift
+):
   rng = np.random.default_rng(seed)
   ratings = spread_ratings()
   own = np.exp(rng.uniform(np.log(2e-3), 0.7, len(ratings)))
   ratings = with_epsilon(ratings, own)
   config = personal(epsilon=1.5, shift=shift)
-  for gone, spent in personal_moves(config, ratings):
+  features = rank and features_for(ratings, rank, size=50.0)
+  for gone, spent in personal_moves(config, ratings, features):
     assert spent <= own[gone]
-    if ratings.value[gone] in SCALE and own[gone] > 0.1:
+    if rank is None and ratings.value[gone] in SCALE and own[gone] > 0.1:
       assert spent > 0.95 * min(own[gone], 1.5)  # and it is used
 
 
@@ -659,6 +664,77 @@ def test_personal_settings_are_checked():
     personal(method='both')
   with pytest.raises(ValueError, match=r'epsilon=-1\.0 must be'):
     personal(epsilon=-1.0)
+
+
+def test_learned_features_are_those_that_gaussian_mf_releases(small_ratings):
+  config = sound(
+    epsilon=8.0, delta=1e-6, feature_share=0.5, feature_steps=7, rank=3
+  )
+  data = training_data(small_ratings)
+  state = fit(objective_pmf(config), jax.random.key(3), data)
+  mine = fit(
+    gaussian_mf(
+      GaussianMFConfig(
+        variant='sound',
+        relation='add_remove',
+        scale=SCALE,
+        epsilon=4.0,
+        delta=1e-6,
+        rank=3,
+        steps=7,
+      )
+    ),
+    jax.random.key(3),
+    data,
+  )
+  np.testing.assert_allclose(state.learning.factors.user, mine.factors.user)
+  # The last step is that of `objective_pmf` with these features.
+  features = np.asarray(mine.factors.user)
+  system = objective_pmf(sound(epsilon=4.0, delta=1e-6), features)
+  _, steps_key = jax.random.split(jax.random.key(3))
+  want, _ = system.step(
+    jax.random.fold_in(steps_key, 7),
+    system.init(jax.random.key(0), data),
+    data,
+  )
+  np.testing.assert_allclose(state.factors.item, want.factors.item, rtol=1e-4)
+  np.testing.assert_allclose(state.factors.user, want.factors.user, rtol=1e-6)
+
+
+def test_learned_features_and_items_compose():
+  config = sound(epsilon=2.0, delta=1e-6, feature_share=0.25, rank=3)
+  guarantee = objective_pmf(config).guarantee
+  assert isinstance(guarantee.event, accounting.Composed)
+  spent = accounting.epsilon(guarantee, 1e-6)
+  assert 1.5 < spent <= 2.0
+  assert not any(
+    'user features and all' in text for text in guarantee.assumptions
+  )
+
+
+@pytest.mark.parametrize(
+  'fields',
+  [
+    {'feature_share': 0.5},  # no delta
+    {'feature_share': 1.0, 'delta': 1e-6},
+    {'feature_share': -0.1, 'delta': 1e-6},
+  ],
+)
+def test_wrong_shares_are_named(fields):
+  with pytest.raises(ValueError, match='feature_share'):
+    sound(**fields)
+
+
+def test_features_are_given_or_learned():
+  config = sound(feature_share=0.5, delta=1e-6)
+  with pytest.raises(ValueError, match='learns features'):
+    objective_pmf(config, np.ones((3, 2)))
+  for build in (
+    lambda: objective_pmf(paper(), np.ones((3, 2))),
+    lambda: personalized_pmf(personal(**PERSONAL_PAPER), np.ones((3, 2))),
+  ):
+    with pytest.raises(ValueError, match='learns its user factors'):
+      build()
 
 
 def test_wrong_features_are_refused(small_ratings):

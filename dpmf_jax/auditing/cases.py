@@ -50,6 +50,13 @@ _GAUSSIAN_MF_SOUND: tuple[tuple[dict[str, Any], Start], ...] = (
 _GAUSSIAN_MF_RANGES = {'step_size': (1e-3, 1e4), 'steps': (1, 4)}
 
 _PURE = {'scale': (1.0, 5.0), 'delta': 0.0}
+# Features that are learned in few steps.
+_GAUSSIAN_MF_STEPS = {
+  'scale': (1.0, 5.0),
+  'delta': 1e-5,
+  'rank': 2,
+  'feature_steps': 2,
+}
 # Few small steps: what the first stage learned is still in the items.
 _PMF = {
   'scale': (1.0, 5.0),
@@ -89,6 +96,32 @@ CASES: dict[tuple[str, str], tuple[Case, ...]] = {
     Case({**_PURE, 'relation': relation, 'epsilon': epsilon}, 'known')
     for relation in ('replace', 'add_remove')
     for epsilon in (1.0, 4.0)
+  )
+  + tuple(
+    Case(
+      {
+        **_PURE,
+        'relation': 'add_remove',
+        'epsilon': epsilon,
+        'loss': 'huber',
+        # Where no residual is clipped, and where most are.
+        'residual_bound': bound,
+      },
+      'known',
+    )
+    for epsilon, bound in ((1.0, 4.0), (1.0, 0.5), (4.0, 4.0))
+  )
+  + tuple(
+    Case(
+      {
+        **_GAUSSIAN_MF_STEPS,
+        'relation': relation,
+        'epsilon': 2.0,
+        'feature_share': 0.5,
+      },
+      'random',
+    )
+    for relation in ('replace', 'add_remove')
   ),
   ('objective_pmf', 'paper'): tuple(
     Case({**_PMF, 'relation': relation, 'epsilon': 1.0}, 'random')

@@ -21,14 +21,16 @@ class Entry(NamedTuple):
 
   Attributes:
     config: its config class.
-    build: config -> System.
+    build: config -> System; with user features as a second argument where
+      `takes_features`.
     variants: variant -> settings that a script starts from; library callers
       give every setting that has no default in the config class themselves.
   """
 
   config: Callable[..., Any]
-  build: Callable[[Any], System]
+  build: Callable[..., System]
   variants: Mapping[str, Mapping[str, Any]]
+  takes_features: bool = False
 
 
 SYSTEMS = {
@@ -47,6 +49,7 @@ SYSTEMS = {
       'sound': {'variant': 'sound', 'relation': 'add_remove'},
       'paper': objective_pmf_config.PAPER,
     },
+    takes_features=True,
   ),
   'personalized_pmf': Entry(
     personalized_pmf.PersonalizedPMFConfig,
@@ -55,6 +58,7 @@ SYSTEMS = {
       'sound': {'variant': 'sound', 'relation': 'add_remove'},
       'paper': personalized_pmf.PAPER,
     },
+    takes_features=True,
   ),
   'nonprivate': Entry(
     nonprivate.NonprivateConfig, nonprivate.nonprivate, {'none': {}}

@@ -11,7 +11,7 @@ released; that stays with them.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,7 @@ class Hyper(NamedTuple):
 class State(NamedTuple):
   factors: Factors  # users: features and 0; items: vector and 1
   weight: jax.Array | None  # of ratings by item, as Rows.value
-  hyper: Hyper
+  hyper: Any  # Hyper, or another with what `equations_model` reads
 
 
 class Info(NamedTuple):
@@ -63,7 +63,7 @@ class Info(NamedTuple):
 def start(
   data: Data,
   features: ArrayLike | None,
-  hyper: Hyper,
+  hyper: Any,
   weight: jax.Array | None = None,
 ) -> State:
   """The state before the one step: no rating has been looked at.
@@ -84,9 +84,14 @@ def start(
       f'{data.by_user.num_rows} users'
     )
   items = jnp.zeros((data.by_item.num_rows, features.shape[1] + 1))
+  items = items.at[:, -1].set(1.0)
+  return State(Factors(user_rows(features), items), weight, hyper)
+
+
+def user_rows(features: jax.Array) -> jax.Array:
+  """User factors [U, D + 1]: shortened features, and a bias of 0."""
   features = clip_rows(features, 1.0)
-  user = jnp.concatenate([features, jnp.zeros_like(features[:, :1])], axis=1)
-  return State(Factors(user, items.at[:, -1].set(1.0)), weight, hyper)
+  return jnp.concatenate([features, jnp.zeros_like(features[:, :1])], axis=1)
 
 
 def hyper_of(config: ObjectivePMFConfig, rank: int) -> Hyper:

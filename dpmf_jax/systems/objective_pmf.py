@@ -11,7 +11,12 @@ import jax
 import numpy as np
 
 from dpmf_jax.data.rows import Data
-from dpmf_jax.systems import noisy_equations, pmf
+from dpmf_jax.systems import (
+  huber_means,
+  learned_features,
+  noisy_equations,
+  pmf,
+)
 from dpmf_jax.systems.objective_pmf_config import (
   ObjectivePMFConfig,
   guarantee,
@@ -40,10 +45,21 @@ def objective_pmf(
   the estimate that knows the noise (`shrunk_solution`).
   """
   if config.variant == 'paper':
+    if features is not None:
+      raise ValueError("variant='paper' learns its user factors: give none")
     return _paper(config)
+  if config.feature_share:
+    if features is not None:
+      raise ValueError('feature_share learns features: give none')
+    return learned_features.with_learned_features(config)
   rank = 1 if features is None else np.shape(features)[1]
-  step = noisy_equations.equations_step(config.relation, config.shift)
-  hyper = noisy_equations.hyper_of(config, rank)
+  if config.loss == 'huber':
+    if features is not None:
+      raise ValueError("loss='huber' has no user features; use 'squared'")
+    step, hyper = huber_means.huber_step, huber_means.hyper_of(config)
+  else:
+    step = noisy_equations.equations_step(config.relation, config.shift)
+    hyper = noisy_equations.hyper_of(config, rank)
 
   def init(key: jax.Array, data: Data) -> noisy_equations.State:
     del key

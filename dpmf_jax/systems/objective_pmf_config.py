@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting.events import checked_count
-from dpmf_jax.kernels import normal
+from dpmf_jax.kernels import huber, normal
+from dpmf_jax.mechanisms import laplace
 from dpmf_jax.systems.settings import require, scale_check
 from dpmf_jax.types import Guarantee, Relation
 
@@ -23,17 +25,30 @@ class ObjectivePMFConfig:
       'sound' (exact solution against public user features, proved).
     relation: 'replace' or 'add_remove'. Hua et al. have only 'replace'.
     scale: (lowest, highest) possible rating.
-    epsilon: of the whole release; pure.
-    delta: at which the certificate states epsilon; none is needed.
+    epsilon: of the whole release; pure, unless features are learned.
+    delta: at which the certificate states epsilon; none is needed, unless
+      features are learned.
     objective: 'zhang' or 'hua' (paper): whose objective and noise.
     noise: 'once' or 'every_step' (paper): Alg. 2 draws anew in every step,
       its theorem is about noise that is drawn once.
     rank, ridge, step_size, pmf_steps, noise_steps: d, lambda, gamma, k1 and
       k2 (paper). The step is gamma over the number of ratings, on sums.
+    feature_share: part of epsilon that is spent on learning user features of
+      that rank from the ratings, by sound `gaussian_mf` at `delta`; 0 takes
+      the features as they are given (sound, 'squared').
+    feature_steps: how many steps learn them.
+    loss: 'squared' or 'huber' (sound). 'squared' is solved from noisy normal
+      equations. 'huber' is objective perturbation for 'add_remove': its
+      minimum, one number per item, is found to within a bound that holds for
+      all ratings, and noise covers the rest.
+    residual_bound: where the Huber loss becomes linear (sound, 'huber'); None
+      is an eighth of the scale's width.
     count_scale: weight of the matrix A against the vector b in what is noised
-      (sound, 'add_remove').
-    prior_variance: of an item's vector around the common one (sound).
-    shift: bits dropped from exact sums (sound); more for more users.
+      (sound, 'squared', 'add_remove').
+    prior_variance: of an item's vector around the common one (sound,
+      'squared').
+    shift: bits dropped from exact sums (sound, 'squared'); more for more
+      users.
     bias_ridge, vector_ridge: of the fit that each user makes of their own
       bias and vector (sound). These stay with the user.
   """
@@ -50,6 +65,10 @@ class ObjectivePMFConfig:
   step_size: float = 50.0
   pmf_steps: int = 50
   noise_steps: int = 50
+  loss: Literal['squared', 'huber'] = 'squared'
+  residual_bound: float | None = None
+  feature_share: float = 0.0
+  feature_steps: int = 60
   count_scale: float = 1.0
   prior_variance: float = 0.35
   shift: int = 6
@@ -57,7 +76,7 @@ class ObjectivePMFConfig:
   vector_ridge: float = 8.0
 
   def __post_init__(self):
-    for field in ('rank', 'pmf_steps', 'noise_steps', 'shift'):
+    for field in ('rank', 'pmf_steps', 'noise_steps', 'feature_steps', 'shift'):
       checked_count(field, getattr(self, field))
     require(
       self,
@@ -75,6 +94,12 @@ class ObjectivePMFConfig:
       ridge=(0 <= self.ridge < np.inf, 'at least 0 and finite'),
       step_size=(0 < self.step_size < np.inf, 'positive and finite'),
       noise_steps=(self.noise_steps >= 1, 'at least 1'),
+      loss=(self.loss in ('squared', 'huber'), "'squared' or 'huber'"),
+      residual_bound=(
+        0 < self.knee <= 2 * self.label_bound,
+        'positive and at most the width of the scale',
+      ),
+      feature_share=(0 <= self.feature_share < 1, 'in [0, 1)'),
       count_scale=(0 < self.count_scale < np.inf, 'positive and finite'),
       prior_variance=(0 < self.prior_variance < np.inf, 'positive and finite'),
       shift=(0 <= self.shift <= normal.PRODUCT_BITS, 'in 0..18'),
@@ -86,6 +111,18 @@ class ObjectivePMFConfig:
         "Hua et al. claim nothing for relation='add_remove'; use "
         "relation='replace' or objective='zhang'"
       )
+    if self.feature_share and (
+      self.variant == 'paper' or self.loss == 'huber' or not self.delta
+    ):
+      raise ValueError(
+        "feature_share is for variant='sound', loss='squared' and delta > 0: "
+        'features are learned with Gaussian noise'
+      )
+    if self.loss == 'huber' and self.relation != 'add_remove':
+      raise ValueError(
+        "loss='huber' is for relation='add_remove'; where only values change, "
+        "loss='squared' needs less noise"
+      )
 
   @property
   def center(self) -> float:
@@ -95,6 +132,13 @@ class ObjectivePMFConfig:
   @property
   def label_bound(self) -> float:
     return (self.scale[1] - self.scale[0]) / 2
+
+  @property
+  def knee(self) -> float:
+    """Where the Huber loss becomes linear."""
+    if self.residual_bound is None:
+      return self.label_bound / 4
+    return self.residual_bound
 
 
 # Both stages as published, for `ObjectivePMFConfig(**PAPER, ...)`.
@@ -133,6 +177,58 @@ def noise_scale(config: ObjectivePMFConfig, rank: int) -> float:
   return sensitivity(config, rank) / config.epsilon * (1 + 1e-6)
 
 
+class Huber(NamedTuple):
+  """How the epsilon of loss='huber' is spent.
+
+  Attributes:
+    noise: scale of the Laplace noise in the objective.
+    ridge: lambda of the objective.
+    tolerance: how far from the minimum its search may end.
+    cover: scale of the Laplace noise on what the search found.
+    epsilon: what all of it costs.
+  """
+
+  noise: float
+  ridge: float
+  tolerance: float
+  cover: float
+  epsilon: float
+
+
+# The smallest ridge, so that the bound on the search's errors stays small;
+# the part of epsilon that is spent on the ridge if it is larger; and the part
+# spent on covering the search.
+_LEAST_RIDGE, _RIDGE_SHARE, _COVER_SHARE = 0.5, 0.3, 0.02
+
+
+def huber_parts(config: ObjectivePMFConfig) -> Huber:
+  """Noise and ridge of loss='huber', and the epsilon that they give.
+
+  Privacy: see `huber.huber_step`. One rating more or less moves the gradient
+  of its item's objective by at most the knee, and its curvature by a
+  factor of at most 1 + 1/ridge; what is found is within `tolerance` of the
+  minimum for both neighbours.
+  """
+  epsilon = config.epsilon
+  ridge = max(_LEAST_RIDGE, 1 / math.expm1(_RIDGE_SHARE * epsilon))
+  bound, label = config.knee, config.label_bound
+  cover_epsilon = _COVER_SHARE * epsilon
+  # Rounded up by far more than float32 needs, as below.
+  noise = bound / (epsilon - cover_epsilon - math.log1p(1 / ridge))
+  noise *= 1 + 1e-6
+  farthest = label + laplace.MOST * noise / ridge
+  error = huber.ERROR * (ridge * farthest + laplace.MOST * noise)
+  error += laplace.ERROR * (1 + laplace.MOST) * noise
+  tolerance = label * 2.0**-huber.BITS + error / ridge
+  return Huber(
+    noise=noise,
+    ridge=ridge,
+    tolerance=tolerance,
+    cover=2 * tolerance / cover_epsilon * (1 + 1e-6),
+    epsilon=bound / noise + math.log1p(1 / ridge) + cover_epsilon,
+  )
+
+
 def dimension(config: ObjectivePMFConfig, rank: int) -> int:
   """How many numbers of an item get noise together."""
   if config.relation == 'replace':
@@ -144,6 +240,10 @@ ADVERSARY = (
   'anyone who sees what is released and knows every other rating, the id '
   'lists, the user features, the code and its settings, but not the random key'
 )
+_GENERATOR = (
+  'The random generator (Threefry, 64-bit key) is as good as random. Sums of '
+  'ratings are exact, and '
+)
 ASSUMPTIONS = (
   'The rating scale, the user features and all settings are public and were '
   'not chosen by looking at the ratings.',
@@ -154,12 +254,22 @@ ASSUMPTIONS = (
   'This covers one release. Every further release computed from the same '
   'ratings adds to the loss, also that of a run thrown away after its '
   'accuracy was seen.',
-  'The random generator (Threefry, 64-bit key) is as good as random. Sums of '
-  'ratings are exact, and noise is rounded to their lattice and dithered, but '
-  'it is made of Gaussians evaluated in float32 from 64 random bits that end '
-  'at 9.5 standard deviations: with a chance below 1e-14 for one item nothing '
-  'is promised. Timing and memory are not covered.',
+  _GENERATOR + 'noise is rounded to their lattice and dithered, but it is made '
+  'of Gaussians evaluated in float32 from 64 random bits that end at 9.5 '
+  'standard deviations: with a chance below 1e-14 for one item nothing is '
+  'promised. Timing and memory are not covered.',
   'Several ratings of one user together are protected less than one alone.',
+)
+# For loss='huber': as above, but for what is said of the noise.
+_HUBER_ASSUMPTIONS = tuple(
+  text
+  if not text.startswith(_GENERATOR)
+  else _GENERATOR + 'errors of float32 in the noise and in the search for the '
+  'minimum are covered by more noise, which is rounded to a lattice and '
+  'dithered. Each draw is a logarithm of 64 random bits and ends at 45: with a '
+  'chance below 1e-17 for one item nothing is promised. Timing and memory are '
+  'not covered.'
+  for text in ASSUMPTIONS
 )
 CLAIM = (
   'This is what the paper claims, not what is true: user factors are trained '
@@ -183,6 +293,23 @@ def guarantee(config: ObjectivePMFConfig, rank: int) -> Guarantee:
       f'{config.noise_steps} steps on an objective with L2-Laplace noise of '
       f'scale {paper_noise_scale(config):.6g}, drawn {config.noise}',
       event=accounting.ClaimedPure(config.epsilon),
+      **common,
+    )
+  if config.loss == 'huber':
+    parts = huber_parts(config)
+    return Guarantee(
+      status='proved',
+      adversary=ADVERSARY,
+      released=('item factors', 'offset', 'id lists'),
+      secret=('ratings', 'user factors', 'random key'),
+      assumptions=_HUBER_ASSUMPTIONS,
+      mechanism='for each item the minimum of a Huber loss (linear beyond '
+      f'{config.knee:g}) with ridge {parts.ridge:.6g} and Laplace '
+      f'noise of scale {parts.noise:.6g} in the objective, found to within '
+      f'{parts.tolerance:.3g}, with Laplace noise of scale {parts.cover:.3g}; '
+      'one rating moves the gradient of one item by at most '
+      f'{config.knee:g}',
+      event=accounting.Pure(parts.epsilon),
       **common,
     )
   extra = ()

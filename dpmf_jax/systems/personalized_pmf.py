@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpmf_jax import accounting
 from dpmf_jax.data.rows import Data
@@ -50,6 +51,9 @@ class PersonalizedPMFConfig(objective.ObjectivePMFConfig):
       relation=(self.relation == 'add_remove', "'add_remove'"),
       objective=(self.objective == 'zhang', "'zhang'"),
       method=(self.method in methods, "'weights' or 'sampling'"),
+      # What covers the search for a minimum costs all ratings the same.
+      loss=(self.loss == 'squared', "'squared'"),
+      feature_share=(self.feature_share == 0, '0'),
     )
     if self.variant == 'paper' and self.method != 'sampling':
       raise ValueError("method='weights' is not in the paper; use 'sampling'")
@@ -62,10 +66,10 @@ PAPER: dict[str, Any] = {
 }
 
 
-def guarantee(config: PersonalizedPMFConfig) -> Guarantee:
+def guarantee(config: PersonalizedPMFConfig, rank: int = 1) -> Guarantee:
   """What is stated: the largest epsilon of any rating, and that each has
   its own."""
-  base = objective.guarantee(config, 1)
+  base = objective.guarantee(config, rank)
   each = (
     'Each rating has at most the epsilon that the specification gives it; '
     'what is stated is the most that any can have.',
@@ -88,8 +92,14 @@ def guarantee(config: PersonalizedPMFConfig) -> Guarantee:
   )
 
 
-def personalized_pmf(config: PersonalizedPMFConfig) -> System:
+def personalized_pmf(
+  config: PersonalizedPMFConfig, features: np.ndarray | None = None
+) -> System:
   """Item factors in which no rating has more than its own epsilon.
+
+  Args:
+    config: settings.
+    features: [U, D] public user features, as for `objective_pmf`.
 
   Privacy (sound): what is released is that of sound `objective_pmf` on
   ratings with weights, which are public. With 'weights' a rating of weight w
@@ -99,18 +109,22 @@ def personalized_pmf(config: PersonalizedPMFConfig) -> System:
   `accounting.sampled_epsilon`.
   """
   if config.variant == 'paper':
+    if features is not None:
+      raise ValueError("variant='paper' learns its user factors: give none")
     return _paper(config)
+  rank = 1 if features is None else np.shape(features)[1]
 
   def init(key: jax.Array, data: Data) -> noisy_equations.State:
     level = _level(data.by_item)
     if config.method == 'weights':
-      added = normal.rounding(config.shift)
+      # An entry of A or b moves by this much more; A has D^2 of them.
+      added = rank * normal.rounding(config.shift)
       weight = sampling.weights(level, config.epsilon, added)
     else:
       chance = sampling.probabilities(level, config.epsilon)
       weight = sampling.sample(key, data.by_item, chance, by_user=False)
-    hyper = noisy_equations.hyper_of(config, 1)
-    return noisy_equations.start(data, None, hyper, weight)
+    hyper = noisy_equations.hyper_of(config, rank)
+    return noisy_equations.start(data, features, hyper, weight)
 
   return System(
     init=init,
@@ -118,7 +132,7 @@ def personalized_pmf(config: PersonalizedPMFConfig) -> System:
     model=noisy_equations.equations_model,
     release=noisy_equations.equations_release,
     steps=1,
-    guarantee=guarantee(config),
+    guarantee=guarantee(config, rank),
   )
 
 

@@ -1,0 +1,86 @@
+"""Exact sums of clipped residuals, and where they balance a line.
+
+For each row of ratings with labels y this solves
+
+  slope * q + push = sum of clip(y - q, -bound, bound)
+
+which says that q is the minimum of sum h(y - q) + slope/2 q^2 + push q, with h
+the Huber loss. Labels and q are integers here, so the sums are exact.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from dpmf_jax.data.rows import Rows
+from dpmf_jax.sharding import sum_over_slices
+
+BITS = 18  # of labels: |y| <= 2^BITS
+MOST_PLACE = 2**29  # q is found where it is within +- this
+_LOW = 12  # bits of a sum that are summed apart, so that int32 holds it
+# Relative errors of float32 that decide on which side of q a place is: those
+# of `slope * q`, of the sum with `push` and of the sum of residuals.
+ERROR = 2.0**-20
+
+
+def clipped_sums(rows: Rows, place: jax.Array, bound: jax.Array) -> jax.Array:
+  """Sums [num_rows] of clip(value - place, -bound, bound), in float32.
+
+  Args:
+    rows: ratings whose `value` is an integer of at most 2^BITS in size.
+    place: [num_rows] int32.
+    bound: [] int32, at most 2^(BITS + 1).
+
+  The integers are exact; turning their sum into float32 adds 2^-23 of it.
+  """
+
+  def slice_sums(column, value, mask, row, place, bound):
+    del column
+    rest = value.astype(jnp.int32) - place[row][:, None]
+    rest = jnp.where(mask, jnp.clip(rest, -bound, bound), 0)
+    total = rest.sum(axis=1)
+    high = total >> _LOW
+    return jnp.stack([high, total - (high << _LOW)], axis=1)
+
+  sums = sum_over_slices(slice_sums, rows, place, bound).astype(jnp.float32)
+  return sums[:, 0] * 2.0**_LOW + sums[:, 1]
+
+
+def balance(
+  rows: Rows,
+  label: jax.Array,
+  *,
+  bound: jax.Array,
+  slope: jax.Array,
+  push: jax.Array,
+) -> jax.Array:
+  """The q [num_rows] int32 where the line meets the sum, by bisection.
+
+  Args:
+    rows: the ratings.
+    label: [C, S, L] as `rows.value`, integers of at most 2^BITS in size.
+    bound: [] int32.
+    slope: [] positive.
+    push: [num_rows]; |push| / slope must be below MOST_PLACE / 2.
+
+  The difference of both sides grows by at least `slope` for each step of q,
+  and is computed to within ERROR * (slope * |q| + |push|). So the exact
+  solution is within 1 + that over `slope` of what is returned, whatever the
+  labels are. It is within 2^BITS + |push| / slope of 0, where the search
+  starts: beyond all labels no residual pulls back.
+  """
+  rows = dataclasses.replace(rows, value=label, level=None)
+  reach = jnp.ceil(jnp.abs(push) / slope * (1 + ERROR)).astype(jnp.int32)
+  reach = jnp.minimum(reach, MOST_PLACE) + 2**BITS + 1
+
+  def halve(_, ends):
+    low, high = ends
+    middle = low + (high - low) // 2
+    line = slope * middle.astype(jnp.float32) + push
+    below = line <= clipped_sums(rows, middle, bound)
+    return jnp.where(below, middle, low), jnp.where(below, high, middle)
+
+  return jax.lax.fori_loop(0, 31, halve, (-reach, reach))[0]

@@ -1,0 +1,110 @@
+"""Item means by objective perturbation of a Huber loss, for add/remove.
+
+With y = rating - center, an item has
+
+  q = argmin sum h(y - q) + ridge/2 q^2 + eta q
+
+where h is quadratic up to config.knee and linear beyond, and eta is Laplace
+noise. A rating that is removed takes its curvature with it, which the papers
+overlook; a ridge pays for that.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpmf_jax.data.rows import Data
+from dpmf_jax.kernels import huber
+from dpmf_jax.mechanisms import laplace, noise
+from dpmf_jax.systems import noisy_equations
+from dpmf_jax.systems.objective_pmf_config import (
+  ObjectivePMFConfig,
+  huber_parts,
+)
+
+_LABEL_BITS = 9
+
+
+class Hyper(NamedTuple):
+  """Traced settings; those of `noisy_equations.Hyper` that users need, too."""
+
+  noise: jax.Array
+  ridge: jax.Array
+  cover: jax.Array
+  bound: jax.Array  # int32, in units
+  unit: jax.Array  # of labels and of what is released
+  dither: jax.Array  # int32
+  center: jax.Array
+  bias_ridge: jax.Array
+  vector_ridge: jax.Array
+
+
+def hyper_of(config: ObjectivePMFConfig) -> Hyper:
+  parts, unit = huber_parts(config), config.label_bound * 2.0**-huber.BITS
+  if laplace.MOST * parts.noise / parts.ridge > huber.MOST_PLACE / 4 * unit:
+    raise ValueError(
+      f'epsilon={config.epsilon} needs noise of scale {parts.noise:.3g}, which '
+      "is too large for loss='huber'"
+    )
+  if parts.cover > noise.MOST_UNITS * unit:
+    raise ValueError(f"epsilon={config.epsilon} is too small for loss='huber'")
+  return Hyper(
+    noise=jnp.asarray(noise.rounded_up(parts.noise)),
+    ridge=jnp.asarray(noise.rounded_up(parts.ridge)),
+    cover=jnp.asarray(noise.rounded_up(parts.cover)),
+    # Down: the gradient's sensitivity is what the noise was made for.
+    bound=jnp.int32(np.floor(config.knee / unit)),
+    unit=jnp.float32(unit),
+    dither=jnp.int32(noise.dither_bits(parts.cover, unit)),
+    center=jnp.float32(config.center),
+    bias_ridge=jnp.float32(config.bias_ridge),
+    vector_ridge=jnp.float32(config.vector_ridge),
+  )
+
+
+def huber_step(
+  key: jax.Array, state: noisy_equations.State, data: Data
+) -> tuple[noisy_equations.State, noisy_equations.Info]:
+  """The one step: every item's perturbed minimum, and noise that covers it.
+
+  Privacy: an item's gradient, g(q) = ridge q - sum clip(y - q) + eta, is 0 at
+  the exact minimum q*, so that eta is a function of q* that falls with slope
+  -(ridge + n), where n counts the ratings with |y - q*| < bound. The density
+  of q* is that of eta times ridge + n. One rating more or less moves eta(q*)
+  by at most the bound and n by at most 1: densities of neighbours are within
+  exp(bound / noise) (1 + 1 / ridge). What is found is within `tolerance` of
+  q*, for either neighbour, so that, q* being given, the difference between
+  what is found and q* moves by at most 2 tolerance, and Laplace noise of scale
+  `cover` on it costs 2 tolerance / cover more (Iyengar et al. 2019, Theorem 1,
+  with Laplace noise). The tolerance holds for all ratings: sums are exact
+  integers (`huber.balance`), and errors of float32 in eta count as errors of
+  the gradient, which move the minimum by 1 / ridge times themselves at most.
+  A rating is in one item, so items compose in parallel.
+  """
+  hyper, rows = state.hyper, data.by_item
+  noise_key, cover_key = jax.random.split(key)
+  # A label is a function of its own rating, counted in 2^-9 of the bound on
+  # labels; q is counted in 2^-9 of that.
+  finer = 2.0 ** (huber.BITS - _LABEL_BITS)
+  label = jnp.round((rows.value - hyper.center) / (hyper.unit * finer))
+  label = jnp.clip(label, -(2**_LABEL_BITS), 2**_LABEL_BITS)
+  label = jnp.where(jnp.isnan(label), 0.0, label) * finer
+  eta = laplace.laplace(noise_key, (rows.num_rows,)).normal * hyper.noise
+  found = huber.balance(
+    rows,
+    label,
+    bound=hyper.bound,
+    slope=hyper.ridge,
+    push=eta / hyper.unit,
+  )
+  drawn = laplace.laplace(cover_key, (rows.num_rows,))
+  means = noise.add_on_lattice(
+    found, drawn, hyper.cover, hyper.unit, hyper.dither
+  )
+  items = state.factors.item.at[:, 0].set(means)
+  state = state._replace(factors=state.factors._replace(item=items))
+  return state, noisy_equations.Info(jnp.linalg.norm(means))
