@@ -32,6 +32,7 @@ docs/design.md and the config classes in dpmf_jax/systems/.
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import sys
 import time
@@ -70,6 +71,12 @@ _SCALE = flags.DEFINE_list(
 )
 _TITLES = flags.DEFINE_string(
   'titles', None, 'A file with item titles for --ratings (movies.dat, u.item).'
+)
+_USER_FEATURES = flags.DEFINE_string(
+  'user_features',
+  None,
+  'objective_pmf and personalized_pmf, sound: a file of user,number,number,... '
+  'with public facts of users, such as age. Never computed from the ratings.',
 )
 _DATA_DIR = flags.DEFINE_string(
   'data_dir', None, 'Where data sets are looked for first.'
@@ -167,6 +174,22 @@ _SETTINGS = {
   'objective': flags.DEFINE_enum(
     'objective', None, ['zhang', 'hua'], 'objective_pmf, paper: whose.'
   ),
+  'loss': flags.DEFINE_enum(
+    'loss',
+    None,
+    ['squared', 'huber'],
+    'objective_pmf, sound: huber is objective perturbation of a loss that is '
+    'linear beyond --residual_bound, with less noise at a small epsilon.',
+  ),
+  'feature_share': flags.DEFINE_float(
+    'feature_share',
+    None,
+    'objective_pmf, sound: part of epsilon spent on learning --rank features '
+    'of users from the ratings.',
+  ),
+  'feature_steps': flags.DEFINE_integer(
+    'feature_steps', None, 'objective_pmf, sound: steps that learn them.'
+  ),
   'noise': flags.DEFINE_enum(
     'noise',
     None,
@@ -216,6 +239,18 @@ def _config(entry, variant: str, scale) -> Any:
   return entry.config(**settings)
 
 
+def _built(entry, config, ratings):
+  """The system, with the user features that the flags name, if any."""
+  path = _USER_FEATURES.value
+  if path is None:
+    return entry.build(config)
+  if not entry.takes_features:
+    raise ValueError(f'--system={_SYSTEM.value} takes no --user_features')
+  from dpmf_jax.data.features import read_user_features
+
+  return entry.build(config, read_user_features(ratings, path))
+
+
 def _personalized(name: str, entry) -> bool:
   """Whether a system reads the epsilon of each rating."""
   import dataclasses
@@ -240,6 +275,15 @@ def _load():
     scale=cli.scale(_SCALE.value),
     titles=titles,
   )
+
+
+def _public_features() -> dict[str, str]:
+  """What a certificate says of --user_features: a hash of the file."""
+  if _USER_FEATURES.value is None:
+    return {}
+  with open(_USER_FEATURES.value, 'rb') as file:
+    digest = hashlib.file_digest(file, 'sha256').hexdigest()
+  return {'user_features': f'sha256 {digest}'}
 
 
 def _spend(system, config, variant: str, ratings):
@@ -309,7 +353,7 @@ def _train() -> None:
     _load(), path=_RATINGS.value, format=_FORMAT.value
   )
   config = _config(entry, variant, ratings.scale)
-  system = entry.build(config)
+  system = _built(entry, config, ratings)
   spend = _spend(system, config, variant, ratings)
   if spend and _OVERWRITE.value:
     spend(dry_run=True)  # before the run that was there is gone
@@ -332,6 +376,7 @@ def _train() -> None:
     'split_seed': split_seed,
     'devices': 1 if mesh is None else mesh.size,
     **specifications.public(),
+    **_public_features(),
   }
   settings = {
     **public,

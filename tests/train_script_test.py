@@ -1,6 +1,7 @@
 """`launch.train` and `launch.recommend` as people run them."""
 
 import csv
+import hashlib
 import json
 import signal
 import stat
@@ -179,6 +180,31 @@ def test_paper_variant_releases_users_only(launch, ratings_file, tmp_path):
   done = launch('recommend', f'--model={tmp_path / "run"}', '--users=user-1')
   assert done.returncode == 0
   assert 'no guarantee covers' in done.stderr
+
+
+def test_user_features_are_read_and_named(launch, ratings_file, tmp_path):
+  users = tmp_path / 'users.csv'
+  lines = [f'user-{u},{u % 7},{u % 3}' for u in range(80)]
+  users.write_text('user,age,size\n' + '\n'.join(lines) + '\n')
+  done = train(
+    launch, ratings_file, tmp_path / 'run', '--system=objective_pmf',
+    '--epsilon=3', f'--user_features={users}',
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  document = read(tmp_path / 'run' / 'certificate.json')
+  digest = hashlib.sha256(users.read_bytes()).hexdigest()
+  assert document['parameters']['user_features'] == f'sha256 {digest}'
+  assert 'in 9 dimensions' in document['mechanism']  # 3 features
+  model, _ = files.load_leaves(tmp_path / 'run' / 'model.safetensors')
+  assert model['factors/item'].shape == (50, 4)
+  refused = train(
+    launch, ratings_file, tmp_path / 'no', '--epsilon=3',
+    f'--user_features={users}',
+  )  # fmt: skip
+  assert refused.returncode == 2
+  assert refused.stderr.strip() == (
+    'error: --system=gaussian_mf takes no --user_features'
+  )
 
 
 def test_nonprivate_has_no_epsilon(launch, ratings_file, tmp_path):
