@@ -10,8 +10,8 @@ and on a file of your own, with lines of user, item, rating:
     --output=runs/mine
 
 The folder gets model.safetensors (what the guarantee covers, and nothing
-else), certificate.json, ids.json, metrics.json, learning_curve.png and
-private/ (keep it secret). A run that was interrupted goes on from its last
+else), certificate.json, ids.json, metrics.json, learning_curve.png,
+error_cdf.png and private/ (keep it secret). A run that was interrupted goes on from its last
 checkpoint when the same command is given again.
 
 With --ledger=FILE the run is put down in the data set's ledger before any
@@ -372,6 +372,13 @@ def _train() -> None:
 
   runs.write_model(folder, system, release_key, state, data, train)
   lines = {} if test is None else metrics.baselines(train, test)
+  errors = metrics.error_grid(ratings.scale)
+  model = system.model(state, data)
+  shares = {
+    name: metrics.error_cdf(rows, model, errors, ratings.scale).tolist()
+    for name, rows in (('train', data.by_user), ('test', test_rows))
+    if rows is not None
+  }
   document = certificate.certificate(
     system.guarantee,
     system=_SYSTEM.value,
@@ -389,6 +396,7 @@ def _train() -> None:
     'train_rmse': curve[-1]['train_rmse'],
     'test_rmse': curve[-1].get('test_rmse'),
     'baselines': lines,
+    'error_cdf': {'errors': errors.tolist(), **shares},
     'epsilon': document['epsilon'],
     'delta': document['delta'],
     'steps': system.steps,
@@ -403,6 +411,13 @@ def _train() -> None:
   if document['epsilon'] is not None:
     name += f', {document["status"]} epsilon {document["epsilon"]:.3g}'
   plots.learning_curve(folder / 'learning_curve.png', curve, lines, title=name)
+  labels = {'train': 'training', 'test': 'held out'}
+  plots.error_cdf(
+    folder / 'error_cdf.png',
+    errors.tolist(),
+    {labels[part]: values for part, values in shares.items()},
+    title=name,
+  )
   runs.finish(folder, document)
 
   print(f'\n{name}')

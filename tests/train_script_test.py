@@ -59,10 +59,12 @@ def test_it_writes_what_it_says(run):
   names = {path.name for path in output.iterdir()}
   assert names == {
     'model.safetensors', 'ids.json', 'metrics.json', 'learning_curve.png',
-    'certificate.json', 'private',
+    'error_cdf.png', 'certificate.json', 'private',
   }  # fmt: skip
   assert stat.S_IMODE((output / 'private').stat().st_mode) == 0o700
-  assert (output / 'learning_curve.png').read_bytes()[:4] == b'\x89PNG'
+  for picture in ('learning_curve.png', 'error_cdf.png'):
+    assert (output / picture).read_bytes()[:4] == b'\x89PNG'
+    assert stat.S_IMODE((output / picture).stat().st_mode) == 0o600
   assert 'Guarantee (proved): epsilon = 3' in done.stdout
 
 
@@ -74,6 +76,12 @@ def test_metrics_are_complete(run):
     assert metrics[name] > 0
   assert metrics['steps'] == 10
   assert [point['step'] for point in metrics['curve']] == list(range(11))
+  cdf = metrics['error_cdf']
+  assert cdf['errors'] == [k / 4 for k in range(17)]
+  for part in ('train', 'test'):
+    assert len(cdf[part]) == 17
+    assert cdf[part] == sorted(cdf[part])
+    assert cdf[part][-1] == 1
 
 
 def test_certificate_is_of_this_run(run):
