@@ -11,8 +11,8 @@ and on a file of your own, with lines of user, item, rating:
 
 The folder gets model.safetensors (what the guarantee covers, and nothing
 else), certificate.json, ids.json, metrics.json, learning_curve.png,
-error_cdf.png and private/ (keep it secret). A run that was interrupted goes on from its last
-checkpoint when the same command is given again.
+error_cdf.png and private/ (keep it secret). A run that was interrupted goes on
+from its last checkpoint when the same command is given again.
 
 With --ledger=FILE the run is put down in the data set's ledger before any
 noise is drawn, and refused (exit code 1) if all runs together would cost more
@@ -23,7 +23,12 @@ than the budget that the ledger was begun with:
 
 A personalized system needs the epsilon that each rating is to have, a public
 fact: --epsilon_column=NAME (of the --ratings file), --epsilon_file=FILE (lines
-of user,epsilon) or --specification=fractions (drawn as published).
+of user,epsilon) or --specification=fractions (drawn as published). In place of
+--epsilon it may have --threshold=best, mean or max of what may be asked for:
+
+  python -m launch.train --dataset=ml-100k --system=personalized_pmf \\
+    --specification=fractions --threshold=best --method=sampling \\
+    --output=runs/own
 
 Settings that a system has and that are not given keep its own default; see
 docs/design.md and the config classes in dpmf_jax/systems/.
@@ -177,7 +182,8 @@ _SETTINGS = {
     'method',
     None,
     ['weights', 'sampling'],
-    'personalized_pmf: how ratings get an epsilon below --epsilon.',
+    'personalized_pmf: how ratings get an epsilon below --epsilon or '
+    '--threshold.',
   ),
   'pmf_steps': flags.DEFINE_integer(
     'pmf_steps', None, 'objective_pmf, paper: k1, steps without noise.'
@@ -204,6 +210,10 @@ def _config(entry, variant: str, scale) -> Any:
       settings[name] = flag.value
     elif flag.present:
       raise ValueError(f'--{name} is not a setting of --system={_SYSTEM.value}')
+  if _personalized(_SYSTEM.value, entry):
+    method = settings.get('method', getattr(entry.config, 'method', 'weights'))
+    t = specifications.threshold(method=method)
+    settings |= {} if t is None else {'epsilon': t}
   if 'epsilon' in fields and not settings.keys() & {
     'epsilon',
     'noise_multiplier',
@@ -212,6 +222,7 @@ def _config(entry, variant: str, scale) -> Any:
     raise ValueError(
       '--epsilon is missing: say how much privacy loss is allowed, for '
       'example --epsilon=1 (smaller is more private)'
+      + ('; or --threshold=best' if 'method' in fields else '')
     )
   return entry.config(**settings)
 
@@ -304,6 +315,7 @@ def _train() -> None:
     system=_SYSTEM.value,
     personalized=_personalized(_SYSTEM.value, entry),
     path=_RATINGS.value,
+    epsilon=_SETTINGS['epsilon'].value,
   )
   ratings = specifications.attach(
     _load(), path=_RATINGS.value, format=_FORMAT.value
@@ -379,6 +391,7 @@ def _train() -> None:
     for name, rows in (('train', data.by_user), ('test', test_rows))
     if rows is not None
   }
+  own = entry.personal
   document = certificate.certificate(
     system.guarantee,
     system=_SYSTEM.value,
@@ -386,6 +399,7 @@ def _train() -> None:
     delta=delta,
     seed=seed,
     parameters=public,
+    personal=own and own.statement(config, specifications.levels()),
   )
   report = {
     'note': 'computed from the ratings without noise: not covered by the '
@@ -406,6 +420,9 @@ def _train() -> None:
     'seconds': round(time.monotonic() - began, 3),
     'curve': curve,
   }
+  if own and train.epsilon is not None:
+    accounted = own.accounted(config, train.epsilon)
+    report['accounted_epsilons'] = specifications.summary(accounted)
   files.write_json(folder / 'metrics.json', report, mode=0o600)
   name = f'{_SYSTEM.value} ({variant}) on {ratings.name}'
   if document['epsilon'] is not None:

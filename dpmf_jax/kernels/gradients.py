@@ -188,7 +188,7 @@ def error_counts(
   low: jax.Array | float = -jnp.inf,
   high: jax.Array | float = jnp.inf,
 ) -> tuple[jax.Array, jax.Array]:
-  """How many ratings [E] int32 are within each of `errors` [E], and of how many.
+  """How many ratings [E] are within each of `errors` [E], and of how many.
 
   Predictions are clipped to [low, high] first; one that is NaN is not within
   any error.

@@ -14,9 +14,12 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike
 
 from dpmf_jax import accounting
-from dpmf_jax.data.rows import Data
+from dpmf_jax.data.rows import Data, rounded_down
+from dpmf_jax.data.specification import Levels, summary
 from dpmf_jax.kernels import normal
 from dpmf_jax.mechanisms import sampling
 from dpmf_jax.systems import noisy_equations, pmf
@@ -33,9 +36,10 @@ class PersonalizedPMFConfig(objective.ObjectivePMFConfig):
 
   Attributes:
     relation: 'add_remove' only: sampling proves nothing for changed values.
-    epsilon: of a rating of weight 1, or the sampling threshold t; no rating
-      has more. A public number, such as the largest that a rating may ask
-      for; the mean or maximum over the ratings there are would tell of them.
+    epsilon: t: of a rating of weight 1, or the sampling threshold; no rating
+      has more. A public number, such as `accounting.personal_threshold` gives
+      of a public distribution; the mean or maximum over the ratings there are
+      would tell of them.
     objective: 'zhang' only.
     method: 'weights' or 'sampling' (sound); the paper samples.
   """
@@ -88,6 +92,76 @@ def guarantee(config: PersonalizedPMFConfig) -> Guarantee:
   )
 
 
+def accounted_epsilons(
+  config: PersonalizedPMFConfig, epsilons: ArrayLike
+) -> np.ndarray:
+  """The pure epsilon [N] that ratings have which ask for `epsilons` [N].
+
+  It is computed from the weights and the chances that `personalized_pmf` uses,
+  with all their rounding; for the paper it is what Theorem 6 claims.
+
+  Privacy: a weight v moves (count_scale A, b) by (v + r)/(1 + r) of what noise
+  of epsilon = config.epsilon is made for, with r what rounding a sum can add,
+  and 0 by nothing. A chance is a number of coins over 2^32. Never more than was
+  asked for: see `mechanisms.sampling`.
+  """
+  level = jnp.asarray(rounded_down(np.asarray(epsilons, np.float64)))
+  if config.method == 'weights':
+    added = normal.rounding(config.shift)
+    weight = np.asarray(_weights(config, level), np.float64)
+    # As `normal.lattice_equations` rounds it.
+    weight = np.floor(np.ldexp(weight, normal.WEIGHT_BITS))
+    weight = np.ldexp(weight, -normal.WEIGHT_BITS)
+    share = np.where(weight > 0, (weight + added) / (1 + added), 0.0)
+    return config.epsilon * share
+  chance = sampling.probabilities(level, config.epsilon)
+  coins = np.asarray(sampling.coins_below(chance), np.float64)
+  kept = np.where(np.asarray(chance) >= 1, 1.0, np.ldexp(coins, -32))
+  return accounting.sampled_epsilon(kept, config.epsilon)
+
+
+def personal(
+  config: PersonalizedPMFConfig, levels: Levels | None
+) -> dict[str, Any]:
+  """What a certificate says of each rating's own epsilon.
+
+  Args:
+    config: of the run.
+    levels: the distribution of what is asked for, known without the ratings;
+      None where it is not, and then nothing is said of it.
+  """
+  bound = (
+    'is proved to be'
+    if config.variant == 'sound'
+    else 'is claimed by the paper, and not proved, to be'
+  )
+  note = (
+    'The epsilon of a rating, at delta 0 and for adding or removing it, '
+    f'{bound} at most what the specification gives it, and at most t.'
+  )
+  if levels is None:
+    note += (
+      ' How the epsilons are distributed is not said here: they stand beside '
+      'the ratings, so it would tell of ratings.'
+    )
+    distribution = None
+  else:
+    accounted = accounted_epsilons(config, levels.epsilon)
+    distribution = summary(levels._replace(epsilon=accounted))
+  return {
+    'method': config.method,
+    'threshold': config.epsilon,
+    'distribution': distribution,
+    'note': note,
+  }
+
+
+def _weights(config: PersonalizedPMFConfig, level: jax.Array) -> jax.Array:
+  """Of ratings, for method='weights'."""
+  added = normal.rounding(config.shift)
+  return sampling.weights(level, config.epsilon, added)
+
+
 def personalized_pmf(config: PersonalizedPMFConfig) -> System:
   """Item factors in which no rating has more than its own epsilon.
 
@@ -104,8 +178,7 @@ def personalized_pmf(config: PersonalizedPMFConfig) -> System:
   def init(key: jax.Array, data: Data) -> noisy_equations.State:
     level = _level(data.by_item)
     if config.method == 'weights':
-      added = normal.rounding(config.shift)
-      weight = sampling.weights(level, config.epsilon, added)
+      weight = _weights(config, level)
     else:
       chance = sampling.probabilities(level, config.epsilon)
       weight = sampling.sample(key, data.by_item, chance, by_user=False)
