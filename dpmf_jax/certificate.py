@@ -19,8 +19,9 @@ SCHEMA = 'dpmf_jax-certificate-1'
 _PACKAGES = ('jax', 'jaxlib', 'optax', 'numpy', 'scipy')
 
 NOT_COVERED = (
-  'metrics.json, learning_curve.png and the progress shown while training: '
-  'computed from the ratings without noise, for the curator only',
+  'metrics.json, learning_curve.png, error_cdf.png and the progress shown '
+  'while training: computed from the ratings without noise, for the curator '
+  'only',
   'the folder private/: must not leave the curator',
   'a list of recommendations that leaves out seen items: it tells its reader '
   'which items the user has rated, so give it to that user only',
@@ -94,6 +95,7 @@ def certificate(
   delta: float | None,
   seed: int | None,
   parameters: dict[str, Any] | None = None,
+  personal: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
   """The certificate of a finished run as JSON values, valid by its schema.
 
@@ -104,6 +106,8 @@ def certificate(
     delta: at which epsilon is stated; None where there is no guarantee.
     seed: the fixed seed of the run, or None for OS entropy.
     parameters: what else was public (device count, split, ...).
+    personal: what is said of each rating's own epsilon, or None where all have
+      the same (`systems.personalized_pmf.personal`).
   """
   epsilon, accountant = None, 'none'
   if guarantee.event is None:
@@ -136,6 +140,8 @@ def certificate(
     'randomness': randomness(seed),
     'versions': _versions(),
   }
+  if personal is not None:
+    document['personal'] = {**personal, 'worst_case': epsilon}
   validate(document)
   return document
 

@@ -6,13 +6,15 @@ curator's eyes; it is not covered by any certificate.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpmf_jax.data.ratings import Ratings
 from dpmf_jax.data.rows import Rows
-from dpmf_jax.kernels.gradients import squared_error
+from dpmf_jax.kernels.gradients import error_counts, squared_error
 from dpmf_jax.types import Release
 
 
@@ -41,6 +43,52 @@ def rmse(
   """
   low, high = (-np.inf, np.inf) if scale is None else scale
   return float(_rmse(rows, release, low, high))
+
+
+@jax.jit
+def _error_counts(rows: Rows, release: Release, errors, low, high):
+  return error_counts(
+    rows,
+    release.factors.user,
+    release.factors.item,
+    errors,
+    offset=release.offset,
+    low=low,
+    high=high,
+  )
+
+
+def error_cdf(
+  rows: Rows,
+  release: Release,
+  errors: Sequence[float] | np.ndarray,
+  scale: tuple[float, float] | None = None,
+) -> np.ndarray:
+  """Shares [E] of ratings whose |prediction - rating| is at most each error.
+
+  Args:
+    rows: `training_data(ratings).by_user`.
+    release: both sides' factors and the offset.
+    errors: [E], such as `error_grid(scale)`.
+    scale: predictions are clipped to this; None leaves them as they are.
+
+  Reference: Zhang et al. (2019), section 6.1, the CDF of prediction errors.
+  """
+  low, high = (-np.inf, np.inf) if scale is None else scale
+  points = jnp.asarray(errors, jnp.float32)
+  within, count = _error_counts(rows, release, points, low, high)
+  return np.asarray(within, np.float64) / max(int(count), 1)
+
+
+def error_grid(scale: tuple[float, float]) -> np.ndarray:
+  """Errors from 0 to the width of the scale, in steps of 0.25.
+
+  On a scale wider than 25 they are a hundredth of its width.
+  """
+  width = scale[1] - scale[0]
+  step = 0.25 if width <= 25 else width / 100
+  inner = step * np.arange(np.ceil(width / step - 1e-6))
+  return np.append(inner, width)
 
 
 def bias_model(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,55 @@ def learning_curve(
   figure.savefig(picture, format='png', dpi=120)
   # For the curator: the curve is computed from ratings without noise.
   write_bytes(path, picture.getvalue(), mode=0o600)
+
+
+def lines(
+  path: str | Path,
+  x: Sequence[float],
+  curves: Mapping[str, Sequence[float]],
+  *,
+  x_label: str,
+  y_label: str,
+  title: str,
+) -> None:
+  """Writes a PNG of labelled curves over the same `x`.
+
+  For the curator, like all that is computed from ratings without noise.
+  """
+  from matplotlib.figure import Figure  # here, as above
+
+  figure = Figure(figsize=(7, 4.2), layout='constrained')
+  axes = figure.subplots()
+  for (label, values), line in zip(
+    curves.items(), itertools.cycle(('-', '--', '-.', ':')), strict=False
+  ):
+    axes.plot(x, values, marker='.', linestyle=line, label=label)
+  axes.set_xlabel(x_label)
+  axes.set_ylabel(y_label)
+  axes.set_title(title, fontsize=10)
+  axes.grid(alpha=0.25)
+  axes.legend(fontsize=8)
+  picture = io.BytesIO()
+  figure.savefig(picture, format='png', dpi=120)
+  write_bytes(path, picture.getvalue(), mode=0o600)
+
+
+def error_cdf(
+  path: str | Path,
+  errors: Sequence[float],
+  curves: Mapping[str, Sequence[float]],
+  *,
+  title: str,
+) -> None:
+  """Writes a PNG of the share of ratings within each error, by label."""
+  lines(
+    path,
+    errors,
+    curves,
+    x_label='absolute error of a prediction',
+    y_label='share of ratings with at most that error',
+    title=title,
+  )
 
 
 def step_grid(steps: int, points: int = 60) -> list[int]:

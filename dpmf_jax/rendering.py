@@ -128,8 +128,10 @@ li {{ margin-bottom: 3px; }}
 .sections {{ display: grid; grid-template-columns: 1fr 1fr;
   grid-template-rows: auto auto auto 1fr; gap: 14px 28px;
   margin-top: 16px; }}
-.how-strongly, .what-this-rests-on, .how-it-was-done, .settings, .versions
-  {{ grid-column: 1 / -1; }}
+.how-strongly, .epsilon-of-each-rating, .what-this-rests-on,
+  .how-it-was-done, .settings, .versions {{ grid-column: 1 / -1; }}
+.epsilon-of-each-rating dl {{ columns: 3; column-gap: 18px; }}
+.epsilon-of-each-rating dd {{ font-weight: 600; }}
 .how-strongly {{ background: #f4f7fa; padding: 11px 14px; border-radius: 3px;
   display: grid; grid-template-columns: 3fr 2fr; column-gap: 26px;
   grid-template-rows: auto; align-items: start; }}

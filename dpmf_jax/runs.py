@@ -42,6 +42,7 @@ OUTPUTS = (
   'ids.json',
   'metrics.json',
   'learning_curve.png',
+  'error_cdf.png',
   FINISHED,
 )
 _CHECKPOINT = 'private/checkpoint.safetensors'

@@ -2,7 +2,7 @@
 
 It is written for a reader who decides about a release without being a
 specialist, so it says what epsilon allows in odds and percentages, and what is
-not promised. Every number that is shown is rounded to the weaker promise.
+not promised. Numbers are those of `odds`, rounded to the weaker promise.
 """
 
 from __future__ import annotations
@@ -14,10 +14,19 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from dpmf_jax.odds import (
+  chance_words,
+  epsilon_words,
+  factor_words,
+  group,
+  percent_words,
+  posterior,
+  rounded,
+)
+
 _PRIORS = (0.01, 0.1, 0.5, 0.9)
 # Above this an even suspicion may become 99.97%.
 _WEAK = 8.0
-_CONTEXT = decimal.Context(prec=60)
 
 
 class Section(NamedTuple):
@@ -36,84 +45,6 @@ class Notice(NamedTuple):
   kind: str  # proved, weak, claimed, none or experiment
   title: str
   words: str
-
-
-# Arithmetic
-
-
-def posterior(epsilon: float, prior: float) -> decimal.Decimal:
-  """The most that a belief `prior` can become: prior odds times e^epsilon.
-
-  Reference: with prior odds p/(1-p), the posterior odds are at most
-  e^epsilon p/(1-p) (Dwork and Roth 2014, section 2.3.2).
-  """
-  with decimal.localcontext(_CONTEXT):
-    chance = decimal.Decimal(repr(prior))
-    against = (1 - chance) / chance * (-decimal.Decimal(epsilon)).exp()
-    return 1 / (1 + against)
-
-
-def group(
-  epsilon: float, delta: float, size: int
-) -> tuple[decimal.Decimal, decimal.Decimal]:
-  """The (epsilon, delta) of `size` changes at once; delta is at most 1.
-
-  Reference: Vadhan (2017), Lemma 2.2: size epsilon, and delta times
-  1 + e^epsilon + ... + e^((size - 1) epsilon).
-  """
-  with decimal.localcontext(_CONTEXT):
-    each, chance = decimal.Decimal(epsilon), decimal.Decimal(repr(delta))
-    if size * each > 1e6:  # past what exp can hold, and past any use
-      return size * each, decimal.Decimal(1 if delta else 0)
-    chance *= sum((k * each).exp() for k in range(size))
-    return size * each, min(chance, decimal.Decimal(1))
-
-
-def factor_words(epsilon: float | decimal.Decimal) -> str:
-  """e^epsilon, rounded up to three figures (near 1, of what is above 1)."""
-  with decimal.localcontext(_CONTEXT):
-    exponent = decimal.Decimal(epsilon)
-    if exponent > 20:
-      return f'10^{_rounded(exponent / decimal.Decimal(10).ln(), 3)}'
-    if exponent > 1:
-      return _rounded(exponent.exp(), 3)
-    if exponent == 0:
-      return '1'
-    above = max(exponent.exp() - 1, decimal.Decimal('1e-6'))
-    above = decimal.Decimal(_rounded(above, 3))
-    return _trimmed(1 + above)
-
-
-def percent_words(chance: decimal.Decimal) -> str:
-  """A chance in percent, rounded up; near 100% with more digits."""
-  with decimal.localcontext(_CONTEXT):
-    rest = 100 * (1 - chance)
-    if rest < decimal.Decimal('1e-6'):
-      return 'practically 100%'
-    digits = max(1, 1 - rest.adjusted())
-    step = decimal.Decimal(1).scaleb(-digits)
-    shown = (100 * chance).quantize(step, decimal.ROUND_CEILING)
-  return f'{_trimmed(shown)}%'
-
-
-def chance_words(chance: float | decimal.Decimal) -> str:
-  """A small chance as 'one in a million', rounded to the larger chance."""
-  with decimal.localcontext(_CONTEXT):
-    chance = decimal.Decimal(str(chance))
-    if chance > decimal.Decimal('0.1'):
-      return percent_words(chance)
-    count = 1 / chance
-  words = {10**3: 'a thousand', 10**6: 'a million', 10**9: 'a billion'}
-  if count in words:
-    return f'one in {words[int(count)]}'
-  if count.adjusted() >= 12:
-    return f'one in 10^{count.adjusted()}'
-  return f'one in {_rounded(count, 3, decimal.ROUND_FLOOR)}'
-
-
-def epsilon_words(epsilon: float) -> str:
-  """epsilon to four figures, rounded up."""
-  return _rounded(decimal.Decimal(repr(epsilon)), 4)
 
 
 # Wording
@@ -208,6 +139,9 @@ def summary(certificate: Mapping[str, Any]) -> str:
       f'  secret     {", ".join(certificate["secret"])}',
       f'  randomness {source["source"]}; {source["note"]}',
     ]
+    if 'personal' in certificate:
+      shown = _own_range(certificate['personal'])
+      lines.insert(2, f'  personal   each rating has its own epsilon{shown}')
   return '\n'.join(_wrapped(_visible(line)) for line in lines)
 
 
@@ -220,6 +154,7 @@ def sections(certificate: Mapping[str, Any]) -> list[Section]:
   """The certificate in words, in the order in which it should be read."""
   found = [
     *_promise(certificate),
+    *_own(certificate),
     _not_protected(certificate),
     Section('What is released', items=tuple(certificate['released'])),
     Section(
@@ -297,7 +232,7 @@ def _strength(certificate: Mapping[str, Any], claimed: bool) -> Section:
     one_in = 1 / decimal.Decimal(repr(delta))
     paragraphs.append(
       f'That chance is for each {certificate["unit"]} on its own and is not '
-      f'small: of {_rounded(one_in, 2, decimal.ROUND_FLOOR)}, about one '
+      f'small: of {rounded(one_in, 2, decimal.ROUND_FLOOR)}, about one '
       'might be shown outright.'
     )
   if certificate['relation'] == 'add_remove' and epsilon > 0:
@@ -320,6 +255,41 @@ def _strength(certificate: Mapping[str, Any], claimed: bool) -> Section:
     rows=rows,
     header=(f'A suspicion (say, {_SUSPICION[kind]}) of', after),
   )
+
+
+def _own(certificate: Mapping[str, Any]) -> list[Section]:
+  """What is said of ratings that have an epsilon of their own, if they do."""
+  personal = certificate.get('personal')
+  if personal is None:
+    return []
+  lead = (
+    'The epsilon above is the worst case, of a rating that asks for the most. '
+    + personal['note']
+  )
+  rows, found = (), personal['distribution']
+  if found is not None:
+    lead += f' Of {found["of"]}:'
+    quarter, half, three = found['quartiles']
+    names = {
+      'the least epsilon is': found['least'],
+      'a quarter has at most': quarter,
+      'half have at most': half,
+      'three quarters have at most': three,
+      'the largest epsilon is': found['largest'],
+      'the mean is': found['mean'],
+    }
+    rows = tuple((name, epsilon_words(x)) for name, x in names.items())
+  return [Section('Epsilon of each rating', (lead,), rows=rows)]
+
+
+def _own_range(personal: Mapping[str, Any]) -> str:
+  if (found := personal['distribution']) is None:
+    return f', at most {epsilon_words(personal["threshold"])}'
+  least, half, largest = (
+    epsilon_words(x)
+    for x in (found['least'], found['quartiles'][1], found['largest'])
+  )
+  return f': {least} to {largest}, half of {found["of"]} at most {half}'
 
 
 def _group_words(certificate: Mapping[str, Any], size: int) -> str:
@@ -397,7 +367,7 @@ def _amount(certificate: Mapping[str, Any]) -> str:
   delta = decimal.Decimal(repr(certificate['delta']))
   return (
     f'epsilon = {epsilon_words(certificate["epsilon"])}, delta = '
-    f'{_rounded(delta, 3)}'
+    f'{rounded(delta, 3)}'
   )
 
 
@@ -442,25 +412,3 @@ def _value(value: Any) -> str:
   if value is None:
     return 'not set'
   return value if isinstance(value, str) else json.dumps(value)
-
-
-def _rounded(
-  value: decimal.Decimal,
-  figures: int,
-  rounding: str = decimal.ROUND_CEILING,
-) -> str:
-  """`value` to so many figures, in digits where they are few enough."""
-  with decimal.localcontext(_CONTEXT) as context:
-    context.prec, context.rounding = figures, rounding
-    value = +value
-  if value == 0:
-    return '0'
-  if not -4 <= value.adjusted() < 12:
-    mantissa = _trimmed(value.scaleb(-value.adjusted()))
-    return f'{mantissa}e{value.adjusted()}'
-  return _trimmed(value)
-
-
-def _trimmed(value: decimal.Decimal) -> str:
-  digits = f'{value:,f}'
-  return digits.rstrip('0').rstrip('.') if '.' in digits else digits

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from absl import flags
 
 if TYPE_CHECKING:  # --help should not wait for it
   from dpmf_jax.data.ratings import Ratings
+  from dpmf_jax.data.specification import Levels
 
 _COLUMN = flags.DEFINE_string(
   'epsilon_column',
@@ -25,6 +28,14 @@ _SPECIFICATION = flags.DEFINE_enum(
   None,
   ['fractions'],
   'personalized: fractions draws three groups of ratings, as published.',
+)
+_THRESHOLD = flags.DEFINE_string(
+  'threshold',
+  None,
+  'personalized: the epsilon that noise is made for (t), in place of '
+  '--epsilon: a number, or mean, max or best of what --specification or '
+  '--epsilon_file lets be asked for. best balances noise against ratings that '
+  'are used less; no rule looks at ratings.',
 )
 # The arguments of `specification.from_fractions`, with its defaults.
 _FRACTIONS = {
@@ -49,14 +60,23 @@ _FRACTIONS = {
 }
 
 
-def check(*, system: str, personalized: bool, path: str | None) -> None:
+def check(
+  *,
+  system: str,
+  personalized: bool,
+  path: str | None,
+  epsilon: float | None = None,
+) -> None:
   """Raises ValueError where the flags do not fit together, or the system.
 
   Args:
     system: its name.
     personalized: whether it reads a specification.
     path: the file of ratings, or None.
+    epsilon: --epsilon, or None.
   """
+  if _THRESHOLD.value is not None:
+    _check_threshold(system, personalized, epsilon)
   sources = (_COLUMN, _FILE, _SPECIFICATION)
   given = [flag.name for flag in sources if flag.value is not None]
   for flag in _FRACTIONS.values():
@@ -73,6 +93,86 @@ def check(*, system: str, personalized: bool, path: str | None) -> None:
     raise ValueError(f'pass only one of --{" and --".join(given)}')
   if _COLUMN.value is not None and path is None:
     raise ValueError('--epsilon_column is a column of --ratings=FILE')
+
+
+def _check_threshold(
+  system: str, personalized: bool, epsilon: float | None
+) -> None:
+  if not personalized:
+    raise ValueError(
+      f'--threshold is for personalized systems: --system={system} gives '
+      'every rating the same epsilon'
+    )
+  if epsilon is not None:
+    raise ValueError('pass only one of --epsilon and --threshold')
+  rule = _rule()
+  if isinstance(rule, float):
+    return
+  if _COLUMN.value is not None:
+    raise ValueError(
+      f'--threshold={rule} with --epsilon_column would tell which ratings '
+      'there are: pass a number that was chosen without looking at them'
+    )
+  if _FILE.value is None and _SPECIFICATION.value is None:
+    raise ValueError(
+      f'--threshold={rule} needs --epsilon_file or --specification'
+    )
+
+
+def _rule() -> Any:
+  """The rule that --threshold names, or its number."""
+  words = _THRESHOLD.value or ''
+  if words in ('mean', 'max', 'best'):
+    return words
+  try:
+    number = float(words)
+  except ValueError:
+    number = math.nan
+  if not 0 < number < math.inf:
+    raise ValueError(
+      f'--threshold={words} must be mean, max, best or a positive number'
+    )
+  return number
+
+
+def levels() -> Levels | None:
+  """The public distribution of epsilons; None where only ratings have them."""
+  from dpmf_jax.data import specification
+
+  if _FILE.value is not None:
+    return specification.user_file_levels(_FILE.value)
+  if _SPECIFICATION.value == 'fractions':
+    fractions = _fractions()
+    del fractions['seed']
+    return specification.fraction_levels(**fractions)
+  return None
+
+
+def threshold(*, method: Literal['weights', 'sampling']) -> float | None:
+  """What --threshold comes to, without a look at ratings; None without it."""
+  from dpmf_jax import accounting
+
+  if _THRESHOLD.value is None:
+    return None
+  rule = _rule()
+  if isinstance(rule, float):
+    return rule
+  public = levels()
+  assert public is not None  # see `check`
+  return accounting.personal_threshold(
+    public.epsilon, rule, public.share, method=method
+  )
+
+
+def summary(epsilons: np.ndarray) -> dict[str, Any]:
+  """Of the epsilons that training ratings have: for the curator only."""
+  from dpmf_jax.data import specification
+
+  values, counts = np.unique(epsilons, return_counts=True)
+  share = counts / counts.sum()
+  return specification.summary(
+    specification.Levels(values, share, 'the training ratings')
+  )
 
 
 def attach(ratings: Ratings, *, path: str | None, format: str) -> Ratings:
@@ -100,14 +200,17 @@ def attach(ratings: Ratings, *, path: str | None, format: str) -> Ratings:
 
 def public() -> dict[str, str]:
   """What a certificate says of the specification: empty if there is none."""
+  found = {}
   if _COLUMN.value is not None:
-    return {'specification': f'column {_COLUMN.value} of the ratings'}
-  if _FILE.value is not None:
-    return {'specification': 'a file of users'}
-  if _SPECIFICATION.value == 'fractions':
+    found['specification'] = f'column {_COLUMN.value} of the ratings'
+  elif _FILE.value is not None:
+    found['specification'] = 'a file of users'
+  elif _SPECIFICATION.value == 'fractions':
     words = (f'{name} {value:g}' for name, value in _fractions().items())
-    return {'specification': f'fractions: {", ".join(words)}'}
-  return {}
+    found['specification'] = f'fractions: {", ".join(words)}'
+  if _THRESHOLD.value is not None:
+    found['threshold'] = _THRESHOLD.value
+  return found
 
 
 def digest(ratings: Ratings) -> dict[str, str]:

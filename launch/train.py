@@ -10,9 +10,9 @@ and on a file of your own, with lines of user, item, rating:
     --output=runs/mine
 
 The folder gets model.safetensors (what the guarantee covers, and nothing
-else), certificate.json, ids.json, metrics.json, learning_curve.png and
-private/ (keep it secret). A run that was interrupted goes on from its last
-checkpoint when the same command is given again.
+else), certificate.json, ids.json, metrics.json, learning_curve.png,
+error_cdf.png and private/ (keep it secret). A run that was interrupted goes on
+from its last checkpoint when the same command is given again.
 
 With --ledger=FILE the run is put down in the data set's ledger before any
 noise is drawn, and refused (exit code 1) if all runs together would cost more
@@ -23,7 +23,12 @@ than the budget that the ledger was begun with:
 
 A personalized system needs the epsilon that each rating is to have, a public
 fact: --epsilon_column=NAME (of the --ratings file), --epsilon_file=FILE (lines
-of user,epsilon) or --specification=fractions (drawn as published).
+of user,epsilon) or --specification=fractions (drawn as published). In place of
+--epsilon it may have --threshold=best, mean or max of what may be asked for:
+
+  python -m launch.train --dataset=ml-100k --system=personalized_pmf \\
+    --specification=fractions --threshold=best --method=sampling \\
+    --output=runs/own
 
 Settings that a system has and that are not given keep its own default; see
 docs/design.md and the config classes in dpmf_jax/systems/.
@@ -200,7 +205,8 @@ _SETTINGS = {
     'method',
     None,
     ['weights', 'sampling'],
-    'personalized_pmf: how ratings get an epsilon below --epsilon.',
+    'personalized_pmf: how ratings get an epsilon below --epsilon or '
+    '--threshold.',
   ),
   'pmf_steps': flags.DEFINE_integer(
     'pmf_steps', None, 'objective_pmf, paper: k1, steps without noise.'
@@ -227,6 +233,10 @@ def _config(entry, variant: str, scale) -> Any:
       settings[name] = flag.value
     elif flag.present:
       raise ValueError(f'--{name} is not a setting of --system={_SYSTEM.value}')
+  if _personalized(_SYSTEM.value, entry):
+    method = settings.get('method', getattr(entry.config, 'method', 'weights'))
+    t = specifications.threshold(method=method)
+    settings |= {} if t is None else {'epsilon': t}
   if 'epsilon' in fields and not settings.keys() & {
     'epsilon',
     'noise_multiplier',
@@ -235,20 +245,21 @@ def _config(entry, variant: str, scale) -> Any:
     raise ValueError(
       '--epsilon is missing: say how much privacy loss is allowed, for '
       'example --epsilon=1 (smaller is more private)'
+      + ('; or --threshold=best' if 'method' in fields else '')
     )
   return entry.config(**settings)
 
 
-def _built(entry, config, ratings):
-  """The system, with the user features that the flags name, if any."""
+def _features(entry, ratings) -> tuple[Any, ...]:
+  """The user features that the flags name, for `entry.build`; () if none."""
   path = _USER_FEATURES.value
   if path is None:
-    return entry.build(config)
+    return ()
   if not entry.takes_features:
     raise ValueError(f'--system={_SYSTEM.value} takes no --user_features')
   from dpmf_jax.data.features import read_user_features
 
-  return entry.build(config, read_user_features(ratings, path))
+  return (read_user_features(ratings, path),)
 
 
 def _personalized(name: str, entry) -> bool:
@@ -348,12 +359,14 @@ def _train() -> None:
     system=_SYSTEM.value,
     personalized=_personalized(_SYSTEM.value, entry),
     path=_RATINGS.value,
+    epsilon=_SETTINGS['epsilon'].value,
   )
   ratings = specifications.attach(
     _load(), path=_RATINGS.value, format=_FORMAT.value
   )
   config = _config(entry, variant, ratings.scale)
-  system = _built(entry, config, ratings)
+  features = _features(entry, ratings)
+  system = entry.build(config, *features)
   spend = _spend(system, config, variant, ratings)
   if spend and _OVERWRITE.value:
     spend(dry_run=True)  # before the run that was there is gone
@@ -417,6 +430,15 @@ def _train() -> None:
 
   runs.write_model(folder, system, release_key, state, data, train)
   lines = {} if test is None else metrics.baselines(train, test)
+  errors = metrics.error_grid(ratings.scale)
+  model = system.model(state, data)
+  shares = {
+    name: metrics.error_cdf(rows, model, errors, ratings.scale).tolist()
+    for name, rows in (('train', data.by_user), ('test', test_rows))
+    if rows is not None
+  }
+  own = entry.personal
+  rank = features[0].shape[1] if features else 1
   document = certificate.certificate(
     system.guarantee,
     system=_SYSTEM.value,
@@ -424,6 +446,7 @@ def _train() -> None:
     delta=delta,
     seed=seed,
     parameters=public,
+    personal=own and own.statement(config, specifications.levels(), rank),
   )
   report = {
     'note': 'computed from the ratings without noise: not covered by the '
@@ -434,6 +457,7 @@ def _train() -> None:
     'train_rmse': curve[-1]['train_rmse'],
     'test_rmse': curve[-1].get('test_rmse'),
     'baselines': lines,
+    'error_cdf': {'errors': errors.tolist(), **shares},
     'epsilon': document['epsilon'],
     'delta': document['delta'],
     'steps': system.steps,
@@ -443,11 +467,21 @@ def _train() -> None:
     'seconds': round(time.monotonic() - began, 3),
     'curve': curve,
   }
+  if own and train.epsilon is not None:
+    accounted = own.accounted(config, train.epsilon, rank)
+    report['accounted_epsilons'] = specifications.summary(accounted)
   files.write_json(folder / 'metrics.json', report, mode=0o600)
   name = f'{_SYSTEM.value} ({variant}) on {ratings.name}'
   if document['epsilon'] is not None:
     name += f', {document["status"]} epsilon {document["epsilon"]:.3g}'
   plots.learning_curve(folder / 'learning_curve.png', curve, lines, title=name)
+  labels = {'train': 'training', 'test': 'held out'}
+  plots.error_cdf(
+    folder / 'error_cdf.png',
+    errors.tolist(),
+    {labels[part]: values for part, values in shares.items()},
+    title=name,
+  )
   runs.finish(folder, document)
 
   print(f'\n{name}')

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpmf_jax.mechanisms.laplace import ERROR, MOST, l2_laplace, laplace
+from dpmf_jax.mechanisms.laplace import (
+  ERROR,
+  MOST,
+  REACH,
+  l2_laplace,
+  laplace,
+)
 from dpmf_jax.mechanisms.noise import add_on_lattice, dither_bits
 from dpmf_jax.sharding import device_mesh
 
@@ -81,12 +87,14 @@ def test_laplace_is_near_the_exact_value_for_its_bits():
   count = 1_000_000
   drawn = laplace(jax.random.key(3), (count,))
   found = np.abs(np.asarray(drawn.normal, np.float64))
-  words = np.asarray(jax.random.bits(jax.random.key(3), (3, count), 'uint32'))
-  uniform = words[0] * 2.0**-32 + (words[1] + 0.5) * 2.0**-64
+  words = np.asarray(jax.random.bits(jax.random.key(3), (4, count), 'uint32'))
+  uniform = words[0] * 2.0**-32 + words[1] * 2.0**-64 + words[2] * 2.0**-96
   exact = -np.log(uniform)
   # A quarter of what is allowed for, which other processors may need.
   assert (np.abs(found - exact) <= ERROR / 4 * (1 + exact)).all()
-  assert found.max() < MOST
+  # The largest there is, and what one step of the bits is at REACH.
+  assert -np.log(np.float32(0.5 * 2.0**-96)) < MOST
+  assert 2.0**-97 / np.exp(-REACH) < ERROR / 8
 
 
 @pytest.mark.parametrize('rank', [2, 5, 128])

@@ -285,7 +285,7 @@ def test_personal_noise_is_that_of_the_largest_epsilon():
 
 
 def test_noise_is_never_rounded_down():
-  for epsilon in np.geomspace(0.01, 50, 40):
+  for epsilon in np.geomspace(0.01, 18, 40):
     for relation in ('replace', 'add_remove'):
       config = sound(relation, epsilon=epsilon)
       hyper = noisy_equations.hyper_of(config, 1)
@@ -390,7 +390,7 @@ def test_with_noise_items_are_what_the_noisy_sums_give(
 def test_users_fit_a_ridge_regression_of_their_own(small_ratings, rank):
   features = features_for(small_ratings, rank, size=0.3)
   features = np.ones_like(features) if rank == 1 else features
-  config = sound(epsilon=20.0, bias_ridge=2.0, vector_ridge=7.0)
+  config = sound(epsilon=15.0, bias_ridge=2.0, vector_ridge=7.0)
   system = objective_pmf(config, None if rank == 1 else features)
   data = training_data(small_ratings)
   state = fit(system, jax.random.key(0), data)
@@ -710,6 +710,13 @@ def test_learned_features_and_items_compose():
   assert not any(
     'user features and all' in text for text in guarantee.assumptions
   )
+
+
+def test_an_epsilon_beyond_the_tails_is_refused():
+  for rank, most in ((1, 18.1), (32, 12.7)):
+    settings.check_tails(sound(epsilon=most), rank)
+    with pytest.raises(ValueError, match='epsilon=.* must be at most'):
+      settings.check_tails(sound(epsilon=most + 0.1), rank)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from scipy import stats
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import Composed, Gaussian, L2Laplace, Laplace, Pure
+from dpmf_jax.data.specification import fraction_levels
 
 EPSILONS = np.array([0.1, 0.15, 0.5, 1.0])
 
@@ -66,6 +67,68 @@ def test_sampling_gives_every_record_its_epsilon():
     np.testing.assert_allclose(got, np.minimum(EPSILONS, used), rtol=1e-12)
     # Weights keep more of a record than sampling does.
     assert np.all(chance <= accounting.laplace_weights(EPSILONS, used) + 1e-12)
+
+
+GRID = np.linspace(0.1, 1.0, 40)  # what may be asked for
+
+
+@pytest.mark.parametrize('method', ['weights', 'sampling'])
+def test_thresholds_by_rule(method):
+  rule = lambda *args: accounting.personal_threshold(*args, method=method)
+  assert rule(EPSILONS, 'mean') == pytest.approx(0.4375)
+  assert rule(EPSILONS, 'max') == 1.0
+  assert rule(EPSILONS, 0.33) == 0.33
+  shares = np.array([0.5, 0.25, 0.25, 0.0])
+  assert rule(EPSILONS, 'mean', shares) == pytest.approx(0.2125)
+  assert 0.1 <= rule(EPSILONS, 'best', shares) <= 1.0
+  # Twice the same is once with twice the share, in any order.
+  many = np.repeat(EPSILONS, [2, 1, 1, 1])
+  share = np.array([0.2, 0.2, 0.2, 0.4])
+  for name in ('mean', 'best'):
+    assert rule(many[::-1], name) == pytest.approx(
+      rule(EPSILONS[[1, 2, 3, 0]], name, share)
+    )
+  # All alike: nothing to weigh against anything.
+  assert rule([0.7, 0.7], 'best') == 0.7
+  with pytest.raises(ValueError, match="must be 'mean', 'max'"):
+    rule(EPSILONS, 'median')
+  with pytest.raises(ValueError, match='threshold must be > 0'):
+    rule(EPSILONS, -1.0)
+
+
+@pytest.mark.parametrize('size', [0.3, 1.0, 10.0])
+@pytest.mark.parametrize('method', ['weights', 'sampling'])
+def test_the_best_threshold_has_the_smallest_error(method, size):
+  # The error of a mean of 50 ratings with variance 1, measured by drawing what
+  # is used of them: E[u^2] / (50 E[u]^2) + 15 / (50 t E[u])^2.
+  asked = size * GRID
+
+  def error(t):
+    if method == 'weights':
+      used = np.minimum(asked / t, 1)
+      second = np.mean(used**2)
+    else:
+      used = np.where(asked < t, np.expm1(asked) / np.expm1(t), 1)
+      second = np.mean(used)
+    first = np.mean(used)
+    return second / (50 * first**2) + 15 / (50 * t * first) ** 2
+
+  best = accounting.personal_threshold(asked, 'best', method=method)
+  others = np.linspace(0.05 * size, 1.5 * size, 3000)
+  assert error(best) <= min(map(error, others)) * (1 + 1e-4)
+  if method == 'weights' and size <= 1:
+    assert best == size  # noise is what matters: no weight is cut
+  if size == 10:
+    assert best < size  # spread is what matters: ratings are used alike
+
+
+def test_the_best_threshold_is_the_published_one():
+  # Zhang et al. find about 0.7 for these fractions.
+  levels = fraction_levels()
+  t = accounting.personal_threshold(
+    levels.epsilon, 'best', levels.share, method='sampling'
+  )
+  assert 0.65 < t < 0.8
 
 
 @pytest.mark.parametrize('epsilon', [1e-6, 1.0, 29.0, 31.0, 1e4])

@@ -1,5 +1,6 @@
 """Tests of the epsilon that each rating is to have."""
 
+import contextlib
 import dataclasses
 
 import numpy as np
@@ -249,6 +250,71 @@ def test_wrong_files_of_users_are_located(tmp_path, text, message):
     s.from_user_file(table(), path)
 
 
+@pytest.mark.parametrize(
+  'fractions',
+  [{}, {'conservative': 0.1, 'middle': 0.5}, {'moderate': 0.46, 'lowest': 0.2},
+   {'conservative': 0, 'moderate': 0, 'highest': 2}],
+)  # fmt: skip
+def test_the_distribution_is_that_of_the_draws(many, fractions):
+  levels = s.fraction_levels(**fractions)
+  drawn = np.sort(s.from_fractions(many, seed=0, **fractions).epsilon)
+  assert levels.share.sum() == pytest.approx(1)
+  assert levels.epsilon.min() <= drawn[0]
+  assert levels.epsilon.max() == pytest.approx(drawn[-1], abs=1e-4)
+  for point in np.linspace(0.05, 2.0, 40):
+    want = levels.share[levels.epsilon <= point].sum()
+    # Kolmogorov-Smirnov, as above; 1e-3 is the grid.
+    assert abs((drawn <= point).mean() - want) < 3 / np.sqrt(len(many)) + 1e-3
+  # 60,000 draws of standard deviation at most 0.5.
+  assert levels.share @ levels.epsilon == pytest.approx(
+    drawn.mean(), abs=5 * 0.5 / np.sqrt(len(many))
+  )
+
+
+def test_the_mean_of_fractions_is_exact():
+  by_hand = 0.54 * 0.15 + 0.37 * 0.6 + 0.09 * 1
+  levels = s.fraction_levels()
+  assert levels.share @ levels.epsilon == pytest.approx(by_hand, rel=1e-12)
+  assert (levels.epsilon.min(), levels.epsilon.max()) == (0.1, 1.0)
+  # Nobody asks for the highest: the largest is the end of the last range.
+  assert s.fraction_levels(conservative=1, moderate=0).epsilon.max() == 0.2
+  with pytest.raises(DataError, match='must be fractions'):
+    s.fraction_levels(conservative=0.7)
+  with pytest.raises(TypeError, match='seed'):
+    s.fraction_levels(seed=0)
+
+
+def test_users_of_a_file_count_once_with_ratings_or_without(tmp_path):
+  users = write(tmp_path, 'a,0.5\nz,1\nb,2\nc,2\n', 'users.csv')
+  levels = s.user_file_levels(users)
+  assert levels.epsilon.tolist() == [0.5, 1.0, 2.0]
+  assert levels.share.tolist() == [0.25, 0.25, 0.5]
+  with pytest.raises(DataError, match='is there before'):
+    s.user_file_levels(write(tmp_path, 'a,1\na,2\n', 'twice.csv'))
+
+
+def test_a_distribution_in_a_few_numbers():
+  levels = s.Levels(
+    np.array([2.0, 0.5, 1.0]), np.array([0.5, 0.25, 0.25]), 'three'
+  )
+  assert s.summary(levels, bins=4) == {
+    'of': 'three',
+    'least': 0.5,
+    'quartiles': [0.5, 1.0, 2.0],
+    'largest': 2.0,
+    'mean': 1.375,
+    'histogram': {
+      'edges': [0.0, 0.5, 1.0, 1.5, 2.0],
+      'shares': [0.25, 0.25, 0.0, 0.5],
+    },
+  }
+  alone = s.summary(s.Levels(np.array([0.3]), np.array([1.0]), 'one'))
+  assert alone['quartiles'] == [0.3] * 3
+  assert alone['histogram']['shares'][-1] == 1
+  nothing = s.summary(s.Levels(np.zeros(2), np.full(2, 0.5), 'left out'))
+  assert (nothing['mean'], nothing['histogram']['shares'][0]) == (0, 1)
+
+
 def test_the_ratings_are_not_changed(small_ratings):
   given = s.from_fractions(small_ratings, seed=0)
   for field in dataclasses.fields(given):
@@ -263,21 +329,24 @@ def test_the_ratings_are_not_changed(small_ratings):
 # The flags.
 
 
-@pytest.fixture
-def with_flags():
-  """Sets the flags of `launch.specifications` as a command line would."""
+@contextlib.contextmanager
+def flagsaver_of(words=()):
+  """The module `launch.specifications` with flags as on a command line."""
   from absl import flags
   from absl.testing import flagsaver
 
   from launch import specifications
 
   with flagsaver.flagsaver():
+    flags.FLAGS(['train', *words])
+    yield specifications
 
-    def parse(*words):
-      flags.FLAGS(['train', *words])
-      return specifications
 
-    yield parse
+@pytest.fixture
+def with_flags():
+  """Sets the flags of `launch.specifications` for the whole test."""
+  with contextlib.ExitStack() as stack:
+    yield lambda *words: stack.enter_context(flagsaver_of(words))
 
 
 def test_no_flag_leaves_the_ratings_alone(with_flags):
@@ -337,12 +406,55 @@ def test_a_file_of_users_by_flag(with_flags, tmp_path):
      'only one of --epsilon_file and --specification'),
     (['--specification_seed=3'], True, 'needs --specification=fractions'),
     (['--epsilon_file=x', '--lowest=0.1'], True, '--lowest needs'),
+    (['--threshold=1'], False, '--threshold is for personalized systems'),
+    (['--threshold=1', '--specification=fractions', '--lowest=0.1'], True,
+     'only one of --epsilon and --threshold'),
   ],
 )  # fmt: skip
 def test_flags_that_do_not_fit(with_flags, words, personalized, message):
   module = with_flags(*words)
   with pytest.raises(ValueError, match=message):
-    module.check(system='some', personalized=personalized, path=None)
+    module.check(
+      system='some', personalized=personalized, path=None, epsilon=0.5
+    )
+
+
+@pytest.mark.parametrize(
+  ('words', 'message'),
+  [
+    (['--threshold=mean'], 'needs --epsilon_file or --specification'),
+    (['--threshold=half'], '--threshold=half must be mean, max, best or a'),
+    (['--threshold='], 'must be mean, max, best or a'),
+    (['--threshold=0'], 'positive number'),
+    (['--threshold=nan'], 'positive number'),
+    (['--threshold=inf'], 'positive number'),
+    (['--threshold=max', '--epsilon_column=x'], 'would tell which ratings'),
+    (['--threshold=mean', '--epsilon_column=x'], 'would tell which ratings'),
+    (['--threshold=best', '--epsilon_column=x'], 'would tell which ratings'),
+  ],
+)
+def test_thresholds_that_cannot_be(with_flags, words, message):
+  module = with_flags(*words)
+  with pytest.raises(ValueError, match=message):
+    module.check(system='some', personalized=True, path='ratings.csv')
+
+
+def test_thresholds_by_flags(with_flags, tmp_path):
+  module = with_flags()
+  assert module.threshold(method='weights') is None
+  assert module.levels() is None
+  users = write(tmp_path, 'a,0.5\nz,7\nb,1.5\n', 'users.csv')
+  for words, t in (
+    (['--threshold=0.25', '--epsilon_column=x'], 0.25),
+    (['--threshold=mean', '--specification=fractions'], 0.393),
+    (['--threshold=max', '--specification=fractions', '--highest=3'], 3.0),
+    (['--threshold=mean', f'--epsilon_file={users}'], 3.0),
+    (['--threshold=max', f'--epsilon_file={users}'], 7.0),
+  ):
+    with flagsaver_of(words) as module:
+      module.check(system='p', personalized=True, path='ratings.csv')
+      assert module.threshold(method='sampling') == pytest.approx(t)
+      assert module.public()['threshold'] in words[0]
 
 
 def test_other_systems_refuse_a_specification(launch, tmp_path):

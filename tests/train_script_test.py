@@ -60,10 +60,12 @@ def test_it_writes_what_it_says(run):
   names = {path.name for path in output.iterdir()}
   assert names == {
     'model.safetensors', 'ids.json', 'metrics.json', 'learning_curve.png',
-    'certificate.json', 'private',
+    'error_cdf.png', 'certificate.json', 'private',
   }  # fmt: skip
   assert stat.S_IMODE((output / 'private').stat().st_mode) == 0o700
-  assert (output / 'learning_curve.png').read_bytes()[:4] == b'\x89PNG'
+  for picture in ('learning_curve.png', 'error_cdf.png'):
+    assert (output / picture).read_bytes()[:4] == b'\x89PNG'
+    assert stat.S_IMODE((output / picture).stat().st_mode) == 0o600
   assert 'Guarantee (proved): epsilon = 3' in done.stdout
 
 
@@ -75,6 +77,12 @@ def test_metrics_are_complete(run):
     assert metrics[name] > 0
   assert metrics['steps'] == 10
   assert [point['step'] for point in metrics['curve']] == list(range(11))
+  cdf = metrics['error_cdf']
+  assert cdf['errors'] == [k / 4 for k in range(17)]
+  for part in ('train', 'test'):
+    assert len(cdf[part]) == 17
+    assert cdf[part] == sorted(cdf[part])
+    assert cdf[part][-1] == 1
 
 
 def test_certificate_is_of_this_run(run):
@@ -289,9 +297,80 @@ def test_an_interrupted_run_with_entropy_keeps_its_key(
   np.testing.assert_array_equal(files.load_leaves(path)[0]['key'], key)
 
 
+def personalized(launch, path, output, *flags):
+  done = train(launch, path, output, '--system=personalized_pmf', *flags)
+  assert done.returncode == 0, done.stderr
+  return done, read(output / 'certificate.json'), read(output / 'metrics.json')
+
+
+def test_a_threshold_comes_from_public_numbers(launch, ratings_file, tmp_path):
+  done, document, metrics = personalized(
+    launch, ratings_file, tmp_path / 'run', '--specification=fractions',
+    '--threshold=mean', '--method=sampling', '--delta=0',
+  )  # fmt: skip
+  own = document['personal']
+  assert own['threshold'] == pytest.approx(0.393)
+  assert own['worst_case'] == document['epsilon'] == own['threshold']
+  assert own['distribution']['largest'] == own['threshold']
+  assert 'all pairs' in own['distribution']['of']
+  assert document['parameters']['threshold'] == 'mean'
+  assert 'personal   each rating has its own epsilon: 0.1' in done.stdout
+  found = metrics['accounted_epsilons']
+  assert found['of'] == 'the training ratings'
+  # 1,200 ratings of standard deviation below 0.15: five deviations.
+  assert abs(found['mean'] - own['distribution']['mean']) < 0.022
+
+
+def test_a_column_is_for_the_curator_only(launch, ratings_file, tmp_path):
+  header, *lines = ratings_file.read_text().splitlines()
+  wishes = (f'{line},{0.2 + 0.1 * (n % 3)}' for n, line in enumerate(lines))
+  path = tmp_path / 'levels.csv'
+  path.write_text('\n'.join([f'{header},level', *wishes]) + '\n')
+  _, document, metrics = personalized(
+    launch, path, tmp_path / 'run', '--epsilon_column=level',
+    '--threshold=0.5', '--delta=0',
+  )  # fmt: skip
+  assert document['personal']['distribution'] is None
+  assert document['personal']['worst_case'] == 0.5
+  assert metrics['accounted_epsilons']['largest'] == pytest.approx(
+    0.4, rel=1e-3
+  )
+  assert metrics['accounted_epsilons']['largest'] <= 0.4
+  for flag in ('mean', 'max', 'best'):
+    done = train(
+      launch, path, tmp_path / 'no', '--system=personalized_pmf',
+      '--epsilon_column=level', f'--threshold={flag}',
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert 'would tell which ratings there are' in done.stderr
+
+
+def test_a_file_of_users_gives_threshold_and_distribution(
+  launch, ratings_file, tmp_path
+):
+  users = tmp_path / 'users.csv'
+  wishes = [f'user-{n},{0.5 if n % 2 else 1.5}' for n in range(80)]
+  users.write_text('\n'.join([*wishes, 'nobody,3']) + '\n')
+  _, document, _ = personalized(
+    launch, ratings_file, tmp_path / 'run', f'--epsilon_file={users}',
+    '--threshold=max', '--delta=0',
+  )  # fmt: skip
+  assert document['epsilon'] == 3.0  # of somebody without ratings
+  own = document['personal']['distribution']
+  assert own['of'] == 'the users in the public file'
+  np.testing.assert_allclose(own['quartiles'], [0.5, 1.5, 1.5], rtol=1e-3)
+  assert own['largest'] == 3.0
+
+
 @pytest.mark.parametrize(
   ('flags', 'words'),
   [
+    (['--epsilon=1', '--threshold=1', '--system=personalized_pmf',
+      '--specification=fractions'], 'only one of --epsilon and --threshold'),
+    (['--threshold=1'], '--threshold is for personalized systems'),
+    (['--system=personalized_pmf', '--specification=fractions'],
+     'or --threshold=best'),
     (['--epsilon=1', '--dataset=ml-100k'], 'one of --dataset=NAME and'),
     ([], '--epsilon is missing'),
     (['--epsilon=-1'], 'epsilon must be'),
@@ -304,7 +383,7 @@ def test_an_interrupted_run_with_entropy_keeps_its_key(
     (['--epsilon=1', '--bogus=1'], 'bogus'),
     (['--epsilon=one'], 'epsilon'),
   ],
-)
+)  # fmt: skip
 def test_wrong_input_is_one_line_and_destroys_nothing(
   launch, ratings_file, tmp_path, flags, words
 ):

@@ -72,6 +72,7 @@ from dpmf_jax.accounting.local import (
 from dpmf_jax.accounting.personalized import (
   gaussian_weights,
   laplace_weights,
+  personal_threshold,
   proved_sdcf_bits,
   record_epsilons,
   sampled_epsilon,
@@ -128,6 +129,7 @@ __all__ = [
   'lattice_unit',
   'local_gaussian',
   'local_langevin',
+  'personal_threshold',
   'pld',
   'proved_sdcf_bits',
   'rating_gradient_sensitivity',

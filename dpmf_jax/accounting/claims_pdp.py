@@ -18,16 +18,20 @@ from dpmf_jax.types import Relation
 
 
 def claimed_pdp_threshold(
-  epsilons: ArrayLike, threshold: Literal['mean', 'max'] | float
+  epsilons: ArrayLike,
+  threshold: Literal['mean', 'max'] | float,
+  shares: np.ndarray | None = None,
 ) -> float:
   """t of the sample mechanism: the mean or the largest eps_ij, or a number.
 
   The specification must be public: for all cells, or as a rule that does not
   look at the ratings. A mean over the rated cells only would leak them.
+  `shares` say how often each of `epsilons` is asked for; all alike if None.
+  `personal_threshold` has one rule more.
   """
   epsilons = _checked(epsilons)
   if threshold == 'mean':
-    return float(epsilons.mean())
+    return float(np.average(epsilons, weights=shares))
   if threshold == 'max':
     return float(epsilons.max())
   if isinstance(threshold, str):

@@ -11,11 +11,16 @@ the noise multiplier is larger by 1/w_ij.
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpmf_jax.accounting import composition, gaussian
+from dpmf_jax.accounting.claims_pdp import (
+  claimed_pdp_probabilities,
+  claimed_pdp_threshold,
+)
 from dpmf_jax.accounting.claims_sdcf import (
   claimed_sdcf_epsilon_permanent,
 )
@@ -29,6 +34,8 @@ from dpmf_jax.accounting.events import (
   checked_count,
   checked_epsilon,
 )
+
+_NOISE = 0.3  # c of `personal_threshold`
 
 
 def laplace_weights(
@@ -110,6 +117,60 @@ def sampled_epsilon(probabilities: ArrayLike, epsilon: float) -> np.ndarray:
     # The sum of a large and a small logarithm cancels.
     amplified = amplified + 1e-15 * np.where(chance > 0, t - log_chance, 0.0)
   return np.minimum(amplified * (1 + 1e-15), t)
+
+
+def personal_threshold(
+  epsilons: ArrayLike,
+  rule: Literal['mean', 'max', 'best'] | float,
+  shares: np.ndarray | None = None,
+  *,
+  method: Literal['weights', 'sampling'],
+) -> float:
+  """t, the epsilon that noise is made for: by a rule, or the number itself.
+
+  Args:
+    epsilons: what may be asked for, whether or not anybody who asks for it has
+      ratings.
+    rule: 'mean' and 'max' of `epsilons`; 'best', see below; or t.
+    shares: how often each is asked for; all alike if None.
+    method: what gives records less than t.
+
+  'best' is the t at which the mean of some ratings is nearest to the truth on
+  average. Let u be what is used of a rating: 0 or 1 if sampled, or its weight.
+  Of n ratings with variance s^2, the spread leaves a variance of
+  s^2 E[u^2] / (n E[u]^2), and noise with a variance of v at epsilon 1 leaves
+  v / (n t E[u])^2. A larger t is less noise, but uses less of the ratings. The
+  sum of both is smallest where
+
+      E[u^2] / E[u]^2 + c / (t E[u])^2,  c = v / (n s^2),
+
+  is. v is 3 (1 + L^2) for L2-Laplace noise on a count and a sum of labels up to
+  L. On a scale of 1..5 (L = 2) it is 15. With s = 1 and n = 50, an item that a
+  few have rated, c = 0.3. These are fixed: no item is looked at. Where noise is
+  all that matters (small epsilons) 'best' has the largest t E[u], signal over
+  noise. With weights that is E[min(epsilon, t)], and t the largest epsilon.
+
+  Privacy: t is public, so `epsilons` and `shares` must be: a rule for all cells
+  or a list of users, not what the rated cells have.
+  """
+  if rule != 'best':
+    return claimed_pdp_threshold(epsilons, rule, shares)
+  epsilons, largest = _checked(epsilons, None)
+
+  def error(t: float) -> float:
+    if method == 'weights':
+      used = laplace_weights(epsilons, t)
+      square = np.average(used**2, weights=shares)
+    else:
+      used = claimed_pdp_probabilities(epsilons, t)
+      square = np.average(used, weights=shares)
+    mean = np.average(used, weights=shares)
+    return float((square + _NOISE / t**2) / mean**2)
+
+  # Below the least, all is used and more t is less noise; above the largest,
+  # less is used and t E[u] does not grow.
+  grid = np.geomspace(epsilons.min(), largest, 501).clip(max=largest)
+  return min(reversed(grid.tolist()), key=error)
 
 
 def proved_sdcf_bits(

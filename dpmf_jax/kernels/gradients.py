@@ -165,21 +165,63 @@ def squared_error(
   Predictions are clipped to [low, high] first.
   """
 
-  def slice_sums(
-    column, value, mask, row, row_factors, column_factors, offset, low, high
-  ):
-    q = [take(block, column) for block in column_factors]
-    p = [take(block, row) for block in row_factors]
-    prediction = offset + dots(q, p)
-    e = jnp.clip(prediction, low, high) - value
+  def slice_sums(column, value, mask, row, *model):
+    e = _clipped_errors(column, value, row, *model)
     return jnp.where(mask, e * e, 0.0).sum(axis=-1)
 
   # Sums per row first, so that float32 never adds a small to a huge number.
   by_row = sum_over_slices(
     slice_sums,
     rows,
-    blocks(row_factors),
-    blocks(column_factors),
-    *(jnp.asarray(x, row_factors.dtype) for x in (offset, low, high)),
+    *_model(row_factors, column_factors, offset, low, high),
   )
   return by_row.sum(), rows.length.sum()
+
+
+def error_counts(
+  rows: Rows,
+  row_factors: jax.Array,
+  column_factors: jax.Array,
+  errors: jax.Array,
+  *,
+  offset: jax.Array | float = 0.0,
+  low: jax.Array | float = -jnp.inf,
+  high: jax.Array | float = jnp.inf,
+) -> tuple[jax.Array, jax.Array]:
+  """How many ratings [E] are within each of `errors` [E], and of how many.
+
+  Predictions are clipped to [low, high] first; one that is NaN is not within
+  any error.
+  """
+  chex.assert_rank(errors, 1)
+
+  def slice_sums(column, value, mask, row, errors, *model):
+    e = jnp.abs(_clipped_errors(column, value, row, *model))
+    within = (e[..., None] <= errors[None, None]) & mask[..., None]  # [S, L, E]
+    return within.sum(axis=1, dtype=jnp.int32)
+
+  by_row = sum_over_slices(
+    slice_sums,
+    rows,
+    errors,
+    *_model(row_factors, column_factors, offset, low, high),
+  )
+  return by_row.sum(axis=0), rows.length.sum()
+
+
+def _model(row_factors, column_factors, *numbers):
+  """The operands that `_clipped_errors` takes after the ratings."""
+  return (
+    blocks(row_factors),
+    blocks(column_factors),
+    *(jnp.asarray(x, row_factors.dtype) for x in numbers),
+  )
+
+
+def _clipped_errors(
+  column, value, row, row_factors, column_factors, offset, low, high
+):
+  """Errors [S, L] of predictions that are clipped to [low, high]."""
+  q = [take(block, column) for block in column_factors]
+  p = [take(block, row) for block in row_factors]
+  return jnp.clip(offset + dots(q, p), low, high) - value

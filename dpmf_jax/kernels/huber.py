@@ -34,7 +34,8 @@ def clipped_sums(rows: Rows, place: jax.Array, bound: jax.Array) -> jax.Array:
     place: [num_rows] int32.
     bound: [] int32, at most 2^(BITS + 1).
 
-  The integers are exact; turning their sum into float32 adds 2^-23 of it.
+  See `check_size` for how long rows may be. The integers are exact; turning
+  their sum into float32 adds 2^-23 of it.
   """
 
   def slice_sums(column, value, mask, row, place, bound):
@@ -45,8 +46,20 @@ def clipped_sums(rows: Rows, place: jax.Array, bound: jax.Array) -> jax.Array:
     high = total >> _LOW
     return jnp.stack([high, total - (high << _LOW)], axis=1)
 
-  sums = sum_over_slices(slice_sums, rows, place, bound).astype(jnp.float32)
-  return sums[:, 0] * 2.0**_LOW + sums[:, 1]
+  sums = sum_over_slices(slice_sums, rows, place, bound)
+  # Low parts of many slices are carried over before float32 rounds them.
+  carry = sums[:, 1] >> _LOW
+  high = (sums[:, 0] + carry).astype(jnp.float32)
+  return high * 2.0**_LOW + (sums[:, 1] - (carry << _LOW)).astype(jnp.float32)
+
+
+def check_size(num_users: int, slots: int) -> None:
+  """Raises ValueError where int32 could not hold the sums of a row."""
+  if num_users > 2**22 or slots > 2**10:
+    raise ValueError(
+      f'{num_users} users, in slices of {slots}, are more than sums of '
+      f'residuals hold: at most {2**22}, in slices of {2**10}'
+    )
 
 
 def balance(

@@ -18,10 +18,11 @@ from jax.sharding import Mesh
 
 from dpmf_jax.mechanisms import noise
 
-# No draw of `laplace` is larger, in size; e^-45.1 is 2^-65.
-MOST = 45.5
-# A draw x is within this times 1 + |x| of the exact one for its random bits.
+# No draw of `laplace` is larger, in size; e^-67.3 is 2^-97.
+MOST = 68.0
+# A draw x is within this times 1 + |x| of one that is Laplace, up to REACH.
 ERROR = 2.0**-20
+REACH = 50.0
 
 
 def laplace(key: jax.Array, shape: tuple[int, ...]) -> noise.Draws:
@@ -30,15 +31,17 @@ def laplace(key: jax.Array, shape: tuple[int, ...]) -> noise.Draws:
   Privacy: times b, it gives epsilon = (L1 sensitivity) / b. For integer
   counts use `noise.add_on_lattice(count, draws, b, unit, bits)`, with
   bits = `noise.dither_bits(b, unit)`: what it says of rounding holds for any
-  noise. -log u of a u with 64 bits has no gaps: rounding u to float32 moves
-  it by 2^-23 at most, up to 41, beyond which it is with a chance of 2^-59.
+  noise. Sizes are -log u for a u of 96 random bits. To round u to these moves
+  it by 2^-97, which is 2^-24 of u where u > e^-50, and to float32 by another
+  2^-23 of it; that is how far the logarithm moves, besides its own rounding.
   """
-  words = jax.random.bits(key, (3, *shape), 'uint32')
-  low = (words[1].astype(jnp.float32) + 0.5) * 2.0**-64
-  size = -jnp.log(words[0].astype(jnp.float32) * 2.0**-32 + low)  # of (0, 1]
-  sign = jnp.where(words[2] >> 31, -1.0, 1.0).astype(jnp.float32)
+  words = jax.random.bits(key, (4, *shape), 'uint32')
+  high, middle, low = (words[k].astype(jnp.float32) for k in range(3))
+  uniform = (low + 0.5) * 2.0**-96 + middle * 2.0**-64 + high * 2.0**-32
+  sign = jnp.where(words[3] >> 31, -1.0, 1.0).astype(jnp.float32)
   return noise.Draws(
-    sign * size, (words[2] & (2**noise.DITHER_BITS - 1)).astype(jnp.int32)
+    -sign * jnp.log(uniform),
+    (words[3] & (2**noise.DITHER_BITS - 1)).astype(jnp.int32),
   )
 
 

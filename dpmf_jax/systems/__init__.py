@@ -16,6 +16,13 @@ from dpmf_jax.systems import (
 from dpmf_jax.types import System
 
 
+class Personal(NamedTuple):
+  """What a personalised system says of ratings' own epsilons."""
+
+  statement: Callable[..., dict[str, Any]]  # (config, Levels | None)
+  accounted: Callable[..., Any]  # (config, epsilons) -> epsilons
+
+
 class Entry(NamedTuple):
   """How to make a system.
 
@@ -25,12 +32,15 @@ class Entry(NamedTuple):
       `takes_features`.
     variants: variant -> settings that a script starts from; library callers
       give every setting that has no default in the config class themselves.
+    personal: the module's functions about ratings' own epsilons, or None where
+      all have the same.
   """
 
   config: Callable[..., Any]
   build: Callable[..., System]
   variants: Mapping[str, Mapping[str, Any]]
   takes_features: bool = False
+  personal: Personal | None = None
 
 
 SYSTEMS = {
@@ -59,6 +69,9 @@ SYSTEMS = {
       'paper': personalized_pmf.PAPER,
     },
     takes_features=True,
+    personal=Personal(
+      personalized_pmf.personal, personalized_pmf.accounted_epsilons
+    ),
   ),
   'nonprivate': Entry(
     nonprivate.NonprivateConfig, nonprivate.nonprivate, {'none': {}}

@@ -86,6 +86,7 @@ def huber_step(
   A rating is in one item, so items compose in parallel.
   """
   hyper, rows = state.hyper, data.by_item
+  huber.check_size(data.by_user.num_rows, rows.column.shape[-1])
   noise_key, cover_key = jax.random.split(key)
   # A label is a function of its own rating, counted in 2^-9 of the bound on
   # labels; q is counted in 2^-9 of that.

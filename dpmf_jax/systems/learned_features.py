@@ -122,7 +122,7 @@ def _guarantee(first: Guarantee, second: Guarantee) -> Guarantee:
   assumptions = tuple(
     text
     for text in second.assumptions
-    if 'the user features' not in text and text not in first.assumptions
+    if text != objective.PUBLIC and text not in first.assumptions
   )
   return dataclasses.replace(
     second,

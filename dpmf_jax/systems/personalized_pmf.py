@@ -15,9 +15,11 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpmf_jax import accounting
-from dpmf_jax.data.rows import Data
+from dpmf_jax.data.rows import Data, rounded_down
+from dpmf_jax.data.specification import Levels, summary
 from dpmf_jax.kernels import normal
 from dpmf_jax.mechanisms import sampling
 from dpmf_jax.systems import noisy_equations, pmf
@@ -34,9 +36,10 @@ class PersonalizedPMFConfig(objective.ObjectivePMFConfig):
 
   Attributes:
     relation: 'add_remove' only: sampling proves nothing for changed values.
-    epsilon: of a rating of weight 1, or the sampling threshold t; no rating
-      has more. A public number, such as the largest that a rating may ask
-      for; the mean or maximum over the ratings there are would tell of them.
+    epsilon: t: of a rating of weight 1, or the sampling threshold; no rating
+      has more. A public number, such as `accounting.personal_threshold` gives
+      of a public distribution; the mean or maximum over the ratings there are
+      would tell of them.
     objective: 'zhang' only.
     method: 'weights' or 'sampling' (sound); the paper samples.
   """
@@ -92,6 +95,81 @@ def guarantee(config: PersonalizedPMFConfig, rank: int = 1) -> Guarantee:
   )
 
 
+def accounted_epsilons(
+  config: PersonalizedPMFConfig, epsilons: ArrayLike, rank: int = 1
+) -> np.ndarray:
+  """The pure epsilon [N] that ratings have which ask for `epsilons` [N].
+
+  It is computed from the weights and the chances that `personalized_pmf` uses,
+  with all their rounding, and features of that rank; for the paper it is what
+  Theorem 6 claims.
+
+  Privacy: a weight v moves (count_scale A, b) by (v + D r)/(1 + D r) of what
+  noise of epsilon = config.epsilon is made for, with r what rounding can add,
+  and 0 by nothing. A chance is a number of coins over 2^32. Never more than was
+  asked for: see `mechanisms.sampling`.
+  """
+  level = jnp.asarray(rounded_down(np.asarray(epsilons, np.float64)))
+  if config.method == 'weights':
+    added = rank * normal.rounding(config.shift)
+    weight = np.asarray(_weights(config, level, rank), np.float64)
+    # As `normal.lattice_equations` rounds it.
+    weight = np.floor(np.ldexp(weight, normal.WEIGHT_BITS))
+    weight = np.ldexp(weight, -normal.WEIGHT_BITS)
+    share = np.where(weight > 0, (weight + added) / (1 + added), 0.0)
+    return config.epsilon * share
+  chance = sampling.probabilities(level, config.epsilon)
+  coins = np.asarray(sampling.coins_below(chance), np.float64)
+  kept = np.where(np.asarray(chance) >= 1, 1.0, np.ldexp(coins, -32))
+  return accounting.sampled_epsilon(kept, config.epsilon)
+
+
+def personal(
+  config: PersonalizedPMFConfig, levels: Levels | None, rank: int = 1
+) -> dict[str, Any]:
+  """What a certificate says of each rating's own epsilon.
+
+  Args:
+    config: of the run.
+    levels: the distribution of what is asked for, known without the ratings;
+      None where it is not, and then nothing is said of it.
+    rank: of the user features.
+  """
+  bound = (
+    'is proved to be'
+    if config.variant == 'sound'
+    else 'is claimed by the paper, and not proved, to be'
+  )
+  note = (
+    'The epsilon of a rating, at delta 0 and for adding or removing it, '
+    f'{bound} at most what the specification gives it, and at most t.'
+  )
+  if levels is None:
+    note += (
+      ' How the epsilons are distributed is not said here: they stand beside '
+      'the ratings, so it would tell of ratings.'
+    )
+    distribution = None
+  else:
+    accounted = accounted_epsilons(config, levels.epsilon, rank)
+    distribution = summary(levels._replace(epsilon=accounted))
+  return {
+    'method': config.method,
+    'threshold': config.epsilon,
+    'distribution': distribution,
+    'note': note,
+  }
+
+
+def _weights(
+  config: PersonalizedPMFConfig, level: jax.Array, rank: int
+) -> jax.Array:
+  """Of ratings, for method='weights'."""
+  # An entry of A or b moves by this much more; A has D^2 of them.
+  added = rank * normal.rounding(config.shift)
+  return sampling.weights(level, config.epsilon, added)
+
+
 def personalized_pmf(
   config: PersonalizedPMFConfig, features: np.ndarray | None = None
 ) -> System:
@@ -117,9 +195,7 @@ def personalized_pmf(
   def init(key: jax.Array, data: Data) -> noisy_equations.State:
     level = _level(data.by_item)
     if config.method == 'weights':
-      # An entry of A or b moves by this much more; A has D^2 of them.
-      added = rank * normal.rounding(config.shift)
-      weight = sampling.weights(level, config.epsilon, added)
+      weight = _weights(config, level, rank)
     else:
       chance = sampling.probabilities(level, config.epsilon)
       weight = sampling.sample(key, data.by_item, chance, by_user=False)

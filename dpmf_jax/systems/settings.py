@@ -23,7 +23,9 @@ def require(config: object, **checks: tuple[bool, str]) -> None:
 def scale_check(scale: tuple[float, float]) -> tuple[bool, str]:
   """The check of a (lowest, highest) rating scale, for `require`."""
   low, high = scale
-  return low < high, '(lowest, highest) with lowest < highest'
+  # float32 holds labels and noise of such a width.
+  holds = 1e-6 <= high - low <= 1e6
+  return holds, '(lowest, highest) with lowest < highest, 1e-6 to 1e6 apart'
 
 
 # The learning rate of these lives in their state, so that every step size
