@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from dpmf_jax.systems import (
   gaussian_mf,
   gaussian_mf_config,
+  local_mf,
+  local_mf_config,
   nonprivate,
   objective_pmf,
   objective_pmf_config,
@@ -54,6 +56,17 @@ SYSTEMS = {
     {
       'sound': {'variant': 'sound', 'relation': 'add_remove'},
       'paper': personalized_pmf.PAPER,
+    },
+  ),
+  'local_mf': Entry(
+    local_mf_config.LocalMFConfig,
+    local_mf.local_mf,
+    {
+      'sound': {
+        'variant': 'sound',
+        'unit': 'rating',
+        'relation': 'add_remove',
+      },
     },
   ),
   'nonprivate': Entry(
