@@ -85,11 +85,12 @@ def test_answers_are_those_of_each_client_with_a_key_of_its_own():
   system = local_mf(config(rank=2))
   state, after = stepped(system, jax.random.key(1), data)
   clients_key, _ = jax.random.split(jax.random.key(1))
-  keys = jax.random.split(clients_key, 12)
   cells = np.where(table > 0, 1 + (table - 1) * 60, 0).astype(np.uint8)
   for u in range(12):
     want = system_module.client_answers(
-      keys[u], jnp.asarray(cells[u]), state.hyper.response
+      jax.random.fold_in(clients_key, u),
+      jnp.asarray(cells[u]),
+      state.hyper.response,
     )
     np.testing.assert_array_equal(after.observed[u], want)
 
@@ -226,7 +227,7 @@ def test_the_sum_is_that_of_all_clients():
   each = [
     np.asarray(
       _jitted(client_sums)(
-        jnp.asarray(row), hyper.clip, hyper.count, hyper.weight
+        jnp.asarray(row), hyper.clip, hyper.counted, hyper.weight
       )
     )
     for row in cells

@@ -126,7 +126,7 @@ def test_estimates_are_unbiased(make):
     for content in CONTENTS:
       chances = np.array(law(response, content), float)
       size = len(chances)
-      count = chances @ np.asarray(tables.count[:size], np.float64)
+      count = chances @ np.asarray(tables.rated[:size], np.float64)
       total = chances @ np.asarray(tables.total[:size], np.float64)
       rating = 1 + (int(content) - 1) / 60
       want = 0.0

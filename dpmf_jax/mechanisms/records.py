@@ -49,14 +49,14 @@ class Estimates(NamedTuple):
   """Unbiased estimates from an answer, and their variance at a blank cell.
 
   Attributes:
-    count: [MOST_LEVELS + 1] of 'there is a rating', by answer.
+    rated: [MOST_LEVELS + 1] of 'there is a rating', by answer.
     total: [MOST_LEVELS + 1] of (level - center), 0 for a blank, by answer.
-    count_variance, total_variance: [].
+    rated_variance, total_variance: [].
   """
 
-  count: jax.Array
+  rated: jax.Array
   total: jax.Array
-  count_variance: jax.Array
+  rated_variance: jax.Array
   total_variance: jax.Array
 
 
@@ -174,9 +174,9 @@ def estimates(
 
   rated = np.concatenate([[0.0], np.ones(len(levels))])
   shifted = np.concatenate([[0.0], (np.asarray(levels) - center) / unit])
-  count, count_variance = table(rated)
+  rated, rated_variance = table(rated)
   total, total_variance = table(shifted)
-  return Estimates(count, total, count_variance, total_variance)
+  return Estimates(rated, total, rated_variance, total_variance)
 
 
 def codes(value: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:

@@ -59,7 +59,7 @@ class UserHyper(NamedTuple):
 
   fit: Fit
   clip: Array  # of a contribution, in steps of the grid
-  count: Array  # int32, steps of the grid for one rating
+  counted: Array  # int32, steps of the grid for one rating
   weight: Array  # int32, that of a client that is not clipped
   noise: Array  # standard deviation, in units of the sums
   dither: Array  # int32
@@ -130,7 +130,7 @@ def summed_contributions(data: Data, hyper: UserHyper) -> Array:
     return jnp.square(_terms(cell, count)).sum(axis=(1, 2))
 
   square = sum_over_slices(
-    squares, data.by_user, fit.low, fit.high, hyper.count
+    squares, data.by_user, fit.low, fit.high, hyper.counted
   )
   weights = _weights(square, hyper.clip, hyper.weight)
 
@@ -140,7 +140,7 @@ def summed_contributions(data: Data, hyper: UserHyper) -> Array:
     return (weight[..., None] * _terms(cell, count)).sum(axis=1)
 
   return sum_over_slices(
-    sums, data.by_item, fit.low, fit.high, hyper.count, weights
+    sums, data.by_item, fit.low, fit.high, hyper.counted, weights
   )
 
 
@@ -148,7 +148,7 @@ def released_means(sums: Array, hyper: UserHyper) -> Array:
   """Item means [I] in stars, shrunk by the noise that the sums [I, 2] have."""
   unit = 4.0 / records.GRID / hyper.weight  # stars
   deviation = hyper.noise * unit
-  number = sums[:, 0] / (hyper.count * hyper.weight).astype(jnp.float32)
+  number = sums[:, 0] / (hyper.counted * hyper.weight).astype(jnp.float32)
   number = jnp.maximum(number, 0.0)
   # Ratings of weight w < 1 have a variance of w^2, less than their weight.
   variance = jnp.square(deviation) + 0.75 * number
@@ -172,10 +172,15 @@ def _record_step(rank: int):
     clients_key, server_key = jax.random.split(key)
     num_users, num_items = state.observed.shape
     cells = records.profiles(data.by_user, num_items, fit.low, fit.high)
-    keys = jax.random.split(clients_key, num_users)
+
+    def answered(client):
+      user, profile = client
+      own_key = jax.random.fold_in(clients_key, user)
+      return client_answers(own_key, profile, hyper.response)
+
     answers = jax.lax.map(
-      lambda client: client_answers(*client, hyper.response),
-      (keys, cells),
+      answered,
+      (jnp.arange(num_users), cells),
       batch_size=min(_CLIENTS, num_users),
     )
     mean, factors = server_apply(
@@ -333,7 +338,7 @@ def _user_hyper(
   return UserHyper(
     fit=_fit_of(config, 0),
     clip=jnp.float32(config.clip_steps),
-    count=jnp.int32(config.count_steps),
+    counted=jnp.int32(config.count_steps),
     weight=jnp.int32(weight),
     noise=jnp.asarray(noise.rounded_up(deviation)),
     dither=jnp.int32(noise.dither_bits(deviation, 1.0)),

@@ -60,12 +60,12 @@ def answered_rates(answers: jax.Array, tables: Estimates) -> Rates:
   num_users, num_items = answers.shape
 
   def counts(block, alive):
-    count = tables.count[block] * alive[:, None]
+    count = tables.rated[block] * alive[:, None]
     return count.sum(axis=0), count.sum(axis=1)
 
   by_item, by_user = _over_blocks(counts, answers)
-  user = _shrunk(by_user, num_items * tables.count_variance)
-  item = _shrunk(by_item, num_users * tables.count_variance)
+  user = _shrunk(by_user, num_items * tables.rated_variance)
+  item = _shrunk(by_item, num_users * tables.rated_variance)
   total = (user.sum() + item.sum()) / 2
   return Rates(user, item / total)
 
@@ -102,7 +102,7 @@ def item_means(
   """
 
   def sums(block, alive, rate):
-    count = tables.count[block]
+    count = tables.rated[block]
     total = tables.total[block]
     if known_means:
       total = total - count * _user_means(count, total, tables, mean)[:, None]
@@ -119,7 +119,7 @@ def item_means(
   )
   # The count by rates has little noise, the one by answers no bias.
   own = jnp.square(_COUNT_ERROR * expected)
-  own = own / (own + square * tables.count_variance)
+  own = own / (own + square * tables.rated_variance)
   count = jnp.maximum(expected + own * (count - expected), 0.0)
   scale = jnp.square(count) + variance / prior_variance
   return total * count / jnp.maximum(scale, 1e-30)
@@ -162,7 +162,7 @@ def item_factors(
 
   def product(basis):
     def one(block, alive):
-      count = tables.count[block]
+      count = tables.rated[block]
       total = tables.total[block]
       user = _user_means(count, total, tables, mean)
       rest = total - count * (mean[None] + user[:, None])
