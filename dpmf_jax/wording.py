@@ -235,8 +235,10 @@ def _strength(certificate: Mapping[str, Any], claimed: bool) -> Section:
       f'small: of {rounded(one_in, 2, decimal.ROUND_FLOOR)}, about one '
       'might be shown outright.'
     )
-  if certificate['relation'] == 'add_remove' and epsilon > 0:
-    # Out with the one value, in with the other.
+  # A randomized response covers a record that changes from anything to
+  # anything; for others it is out with the one value, in with the other.
+  any_change = certificate['event'].startswith('RandomizedResponse(')
+  if certificate['relation'] == 'add_remove' and epsilon > 0 and not any_change:
     paragraphs.append(
       f'Where it is known that the {certificate["unit"]} is there, guesses '
       f'about values get less protection: {_group_words(certificate, 2)}.'

@@ -50,9 +50,16 @@ from launch import cli, specifications
 _SYSTEM = flags.DEFINE_enum(
   'system',
   'gaussian_mf',
-  ['gaussian_mf', 'objective_pmf', 'personalized_pmf', 'nonprivate'],
+  [
+    'gaussian_mf',
+    'objective_pmf',
+    'personalized_pmf',
+    'local_mf',
+    'nonprivate',
+  ],
   "What to train. personalized_pmf needs a specification of each rating's "
-  'epsilon; nonprivate is a baseline without any guarantee.',
+  'epsilon; local_mf needs no trusted curator; nonprivate is a baseline '
+  'without any guarantee.',
 )
 _VARIANT = flags.DEFINE_enum(
   'variant',
@@ -144,6 +151,19 @@ _SETTINGS = {
     'Neighbouring relation. replace: the value of a rating is protected, who '
     'rated what is public. add_remove: that a rating exists is protected, too '
     '(what the sound variant does unless told otherwise).',
+  ),
+  'unit': flags.DEFINE_enum(
+    'unit',
+    None,
+    ['rating', 'user'],
+    'local_mf: what is protected, a record (randomized response on clients) or '
+    'a whole user (secure sums).',
+  ),
+  'rounding': flags.DEFINE_enum(
+    'rounding',
+    None,
+    ['nearest', 'stochastic'],
+    'local_mf, by rating: how a rating becomes a level.',
   ),
   'noise_multiplier': flags.DEFINE_float(
     'noise_multiplier', None, 'Noise over sensitivity, instead of --epsilon.'
@@ -355,6 +375,11 @@ def _train() -> None:
     raise ValueError(f'--test_fraction={fraction} must be in [0, 1)')
   entry = SYSTEMS[_SYSTEM.value]
   variant = _VARIANT.value if _VARIANT.value in entry.variants else 'none'
+  if variant not in entry.variants:
+    raise ValueError(
+      f'--system={_SYSTEM.value} has no --variant={_VARIANT.value}; it has '
+      f'{", ".join(entry.variants)}'
+    )
   specifications.check(
     system=_SYSTEM.value,
     personalized=_personalized(_SYSTEM.value, entry),

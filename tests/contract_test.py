@@ -155,6 +155,7 @@ OTHER = {
   },
   'objective_pmf': {'epsilon': 0.7, 'ridge': 0.2, 'noise_steps': 9},
   'personalized_pmf': {'epsilon': 0.7, 'ridge': 0.2, 'noise_steps': 9},
+  'local_mf': {'epsilon': 0.7, 'prior_variance': 0.2, 'bias_ridge': 2.0},
   'nonprivate': {'step_size': 0.01, 'ridge': 0.3, 'steps': 9},
 }
 

@@ -715,7 +715,7 @@ def test_learned_features_and_items_compose():
 def test_an_epsilon_beyond_the_tails_is_refused():
   for rank, most in ((1, 18.1), (32, 12.7)):
     settings.check_tails(sound(epsilon=most), rank)
-    with pytest.raises(ValueError, match='epsilon=.* must be at most'):
+    with pytest.raises(ValueError, match=r'epsilon=.* must be at most'):
       settings.check_tails(sound(epsilon=most + 0.1), rank)
 
 

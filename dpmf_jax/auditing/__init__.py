@@ -95,6 +95,8 @@ def targets(name: str, variant: str) -> Iterator[Target]:
   """
   for case in CASES[name, variant]:
     system = build(name, variant, case.settings)
+    if case.view is not None:
+      system = system._replace(release=case.view)
     unit, relation = system.guarantee.unit, system.guarantee.relation
     for pair in library_pairs(unit, relation, scale_of(case)):
       yield _target(name, variant, system, pair, case)

@@ -6,11 +6,11 @@ that its config allows and no case covers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dpmf_jax.auditing.sampling import Start
-from dpmf_jax.systems import SYSTEMS
+from dpmf_jax.systems import SYSTEMS, local_mf
 from dpmf_jax.types import System
 
 
@@ -24,12 +24,15 @@ class Case(NamedTuple):
       cases looks, on a logarithmic scale; integers stay integers.
     level: the epsilon that the specification gives each rating, for
       personalised systems; it is what is stated, then.
+    view: (key, state, data) -> what the adversary sees, where that is more
+      than the release.
   """
 
   settings: Mapping[str, Any]
   start: Start
   ranges: Mapping[str, tuple[float, float]] = {}
   level: float | None = None
+  view: Callable[..., Any] | None = None
 
 
 # Few steps, rank 1 or 2, factors of norm 1, and an offset with which aligned
@@ -65,6 +68,17 @@ _PMF = {
   'step_size': 0.5,
   'pmf_steps': 12,
   'noise_steps': 1,
+}
+
+_LOCAL = {'unit': 'rating', 'relation': 'add_remove', 'rank': 0}
+_STARS = (1.0, 2.0, 3.0, 4.0, 5.0)
+# So small a norm that every user is clipped, and moves sums by all of it.
+_LOCAL_USER = {
+  'scale': (1.0, 5.0),
+  'delta': 1e-5,
+  'unit': 'user',
+  'relation': 'add_remove',
+  'clip_norm': 1.0,
 }
 
 CASES: dict[tuple[str, str], tuple[Case, ...]] = {
@@ -139,6 +153,31 @@ CASES: dict[tuple[str, str], tuple[Case, ...]] = {
   ('personalized_pmf', 'paper'): (
     Case(
       {**_PMF, 'relation': 'add_remove', 'epsilon': 1.0}, 'random', level=1.0
+    ),
+  ),
+  # The server sees the answers, or the noisy sums, themselves. Without factors
+  # the release is made of few numbers, which a discriminant can learn.
+  ('local_mf', 'sound'): (
+    *(
+      Case({**_PURE, **_LOCAL, **settings}, 'known', view=view)
+      for settings, view in (
+        ({'epsilon': 1.0}, local_mf.transcript),
+        ({'epsilon': 1.0, 'relation': 'replace'}, local_mf.transcript),
+        (
+          {'epsilon': 2.0, 'levels': (1.0, 5.0), 'rounding': 'stochastic'},
+          local_mf.transcript,
+        ),
+        ({'epsilon': 4.0, 'levels': _STARS}, local_mf.transcript),
+        ({'epsilon': 1.0}, None),
+      )
+    ),
+    *(
+      Case({**_LOCAL_USER, 'epsilon': epsilon}, 'known', view=view)
+      for epsilon, view in (
+        (1.0, local_mf.transcript),
+        (4.0, local_mf.transcript),
+        (1.0, None),
+      )
     ),
   ),
   ('nonprivate', 'none'): (

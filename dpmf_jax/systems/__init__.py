@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from dpmf_jax.systems import (
   gaussian_mf,
   gaussian_mf_config,
+  local_mf,
+  local_mf_config,
   nonprivate,
   objective_pmf,
   objective_pmf_config,
@@ -72,6 +74,17 @@ SYSTEMS = {
     personal=Personal(
       personalized_pmf.personal, personalized_pmf.accounted_epsilons
     ),
+  ),
+  'local_mf': Entry(
+    local_mf_config.LocalMFConfig,
+    local_mf.local_mf,
+    {
+      'sound': {
+        'variant': 'sound',
+        'unit': 'rating',
+        'relation': 'add_remove',
+      },
+    },
   ),
   'nonprivate': Entry(
     nonprivate.NonprivateConfig, nonprivate.nonprivate, {'none': {}}

@@ -229,25 +229,33 @@ def _floored(matrix: jax.Array) -> jax.Array:
   return (vectors * jnp.maximum(values, 0.0)[None]) @ vectors.T
 
 
-def equations_model(state: State, data: Data) -> Release:
+def fitted_users(
+  data: Data, factors: Factors, center: jax.Array, ridge: jax.Array
+) -> Release:
   """Item factors and what each user fits to their own ratings.
 
-  The users' side is a ridge regression of own ratings on the released items,
-  around the public features and no bias. It is not released.
+  The users' side is a regression of own ratings on the items, with `ridge` [D]
+  of each column around `factors.user`. It is not released.
   """
-  factors, hyper = state.factors, state.hyper
   gradient = row_gradient(
-    data.by_user, factors.user, factors.item, offset=hyper.center
+    data.by_user, factors.user, factors.item, offset=center
   )
   # One ridge for all, on columns that are scaled to have their own.
-  scale = jnp.full(factors.item.shape[1], 1.0)
-  scale = scale.at[:-1].set(jnp.sqrt(hyper.bias_ridge / hyper.vector_ridge))
+  scale = jnp.sqrt(ridge[-1] / ridge)
   matrix, _ = normal.equations(
     data.by_user, factors.item * scale[None], data.by_user.value
   )
-  moved = normal.solve(matrix, -gradient * scale[None], hyper.bias_ridge)
+  moved = normal.solve(matrix, -gradient * scale[None], ridge[-1])
   user = factors.user + moved * scale[None]
-  return Release(Factors(user, factors.item), hyper.center)
+  return Release(Factors(user, factors.item), center)
+
+
+def equations_model(state: State, data: Data) -> Release:
+  """Item factors, and users fitted around the features and no bias."""
+  factors, hyper = state.factors, state.hyper
+  ridge = jnp.full(factors.item.shape[1], hyper.vector_ridge)
+  ridge = ridge.at[-1].set(hyper.bias_ridge)
+  return fitted_users(data, factors, hyper.center, ridge)
 
 
 def equations_release(key: jax.Array, state: State, data: Data) -> Release:

@@ -1,0 +1,200 @@
+"""Attacks on the values that SDCF clients send, which no bit protects.
+
+In every round t a client sends, for the items that its perturbed bits select,
+a gradient whose part that is not public is e p_u: p_u is the client's vector,
+and e the true residual <p_u, q_i> - r of a rated item, or one drawn anew from
+a normal distribution for an item that is not rated. A server that knows q, the
+step size and the ridge can subtract what is public and scale the rest. It then
+sees `sent` = e p_u + noise, [T, I, D], and does not need to know any rating:
+
+- all rows of a round are multiples of one vector: that is p_u's direction;
+- residuals of rated items hardly move between rounds, made-up ones do;
+- with p_u and e, a rating is <p_u, q_i> - e.
+
+Reference: Jiang, Li and Lin, SDCF, sections on SDMF; the truth enters here
+only to say how well the attack did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+# Lengths of p_u that are tried, on a logarithmic grid.
+_LENGTHS = np.geomspace(0.05, 20.0, 241)
+
+
+class Curve(NamedTuple):
+  """A receiver operating characteristic."""
+
+  false_positive: np.ndarray  # ascending, from 0 to 1
+  true_positive: np.ndarray
+  area: float
+
+
+class Findings(NamedTuple):
+  """What the server found out about one client.
+
+  Attributes:
+    rated: how well it tells rated from unrated items, among items seen twice.
+    cosine: of p_u's recovered direction, least over rounds, sign aside.
+    flagged: [I] bool, the items that it takes to be rated.
+    ratings: [I] its ratings of these; NaN elsewhere.
+    recovered: part of the rated items it has seen twice whose rating it has
+      exactly (to the nearest level), flagged ones only.
+  """
+
+  rated: Curve
+  cosine: float
+  flagged: np.ndarray
+  ratings: np.ndarray
+  recovered: float
+
+
+def attack(
+  sent: ArrayLike,
+  seen: ArrayLike,
+  items: ArrayLike,
+  *,
+  levels: Sequence[float],
+  rating: ArrayLike,
+  user: ArrayLike,
+) -> Findings:
+  """What the transcript of one client gives away, beside the truth.
+
+  Args:
+    sent: [T, I, D] e p_u + noise; ignored where it was not sent.
+    seen: [T, I] bool, what was sent.
+    items: [T, I, D] q of each round, or [I, D] where it does not move.
+    levels: ratings that there can be, ascending.
+    rating: [I] the truth, NaN where there is none.
+    user: [T, D] the true p_u, or [D] where it does not move.
+  """
+  sent, seen = np.asarray(sent, np.float64), np.asarray(seen, bool)
+  rounds, num_items, rank = sent.shape
+  items = np.broadcast_to(np.asarray(items, np.float64), sent.shape)
+  user = np.broadcast_to(np.asarray(user, np.float64), (rounds, rank))
+  rating = np.asarray(rating, np.float64)
+  if seen.shape != (rounds, num_items) or rating.shape != (num_items,):
+    raise ValueError(
+      f'sent {sent.shape}, seen {seen.shape} and rating {rating.shape} must '
+      'have the same rounds and items'
+    )
+  direction = directions(sent, seen)
+  residual = np.einsum('tid,td->ti', sent, direction)
+  spread = variances(residual, seen)
+  known = np.isfinite(spread)
+  truth = ~np.isnan(rating)
+  flagged = known & (np.log(spread + 1e-30) < _cut(np.log(spread[known])))
+  guessed = guessed_ratings(
+    residual, seen & flagged, direction, items, levels=levels
+  )
+  right = flagged & truth & (_nearest(guessed, levels) == rating)
+  length = np.linalg.norm(user, axis=1)
+  cosine = np.abs(np.einsum('td,td->t', direction, user)) / length
+  return Findings(
+    rated=roc(-spread[known], truth[known]),
+    cosine=float(cosine.min()),
+    flagged=flagged,
+    ratings=np.where(flagged, guessed, np.nan),
+    recovered=float(right.sum() / max((truth & known).sum(), 1)),
+  )
+
+
+def directions(sent: np.ndarray, seen: np.ndarray) -> np.ndarray:
+  """Unit vectors [T, D] along which the rows of each round lie.
+
+  The first right singular vector; signs are those of the round before.
+  """
+  found = []
+  for rows, kept in zip(sent, seen, strict=True):
+    rows = np.where(kept[:, None], rows, 0.0)
+    _, vectors = np.linalg.eigh(rows.T @ rows)
+    top = vectors[:, -1]
+    if found and top @ found[-1] < 0:
+      top = -top
+    found.append(top)
+  return np.stack(found)
+
+
+def variances(residual: np.ndarray, seen: np.ndarray) -> np.ndarray:
+  """The variance over rounds [I] of what was seen; NaN if less than twice."""
+  count = seen.sum(axis=0)
+  enough = np.maximum(count, 2)
+  mean = np.where(seen, residual, 0.0).sum(axis=0) / np.maximum(count, 1)
+  square = np.where(seen, np.square(residual - mean), 0.0).sum(axis=0)
+  return np.where(count >= 2, square / (enough - 1), np.nan)
+
+
+def _cut(values: np.ndarray) -> float:
+  """Where two groups of values part: the split with the least spread inside.
+
+  Reference: Otsu (1979).
+  """
+  ordered = np.sort(values)
+  size = len(ordered)
+  if size < 2:
+    return np.inf
+  count = np.arange(1, size)
+  below = np.cumsum(ordered)[:-1] / count
+  above = (ordered.sum() - np.cumsum(ordered)[:-1]) / (size - count)
+  between = count * (size - count) * np.square(above - below)
+  place = int(np.argmax(between))
+  return float((ordered[place] + ordered[place + 1]) / 2)
+
+
+def guessed_ratings(
+  residual: np.ndarray,
+  seen: np.ndarray,
+  direction: np.ndarray,
+  items: np.ndarray,
+  *,
+  levels: Sequence[float],
+) -> np.ndarray:
+  """Ratings [I] that fit the residuals best; NaN where nothing was seen.
+
+  The length of p_u and its sign are not in a direction: those are taken with
+  which ratings come out nearest to `levels`, in each round on its own. Then
+  they are averaged over rounds.
+  """
+  if not seen.any():
+    return np.full(seen.shape[1], np.nan)
+  signed = np.concatenate([_LENGTHS, -_LENGTHS])
+  along = np.einsum('tid,td->ti', items, direction)
+  total = np.zeros(seen.shape[1])
+  for t in range(len(seen)):
+    kept = seen[t]
+    # [lengths, items seen]: <p, q> - e with p = a direction, e = residual / a
+    tried = (
+      signed[:, None] * along[t, kept] - residual[t, kept] / (signed[:, None])
+    )
+    miss = np.square(tried - _nearest(tried, levels)).sum(axis=1)
+    total[kept] += tried[np.argmin(miss)]
+  count = seen.sum(axis=0)
+  return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _nearest(values: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+  """The nearest of ascending `levels`; NaN stays NaN."""
+  steps = np.asarray(levels, np.float64)
+  middle = (steps[1:] + steps[:-1]) / 2
+  found = steps[np.searchsorted(middle, np.nan_to_num(values))]
+  return np.where(np.isnan(values), np.nan, found)
+
+
+def roc(score: ArrayLike, truth: ArrayLike) -> Curve:
+  """The curve of 'score is at least c' for all c; ties are one step."""
+  score, truth = np.asarray(score, np.float64), np.asarray(truth, bool)
+  if truth.all() or not truth.any():
+    raise ValueError('truth must have both kinds')
+  order = np.argsort(-score, kind='stable')
+  last = np.append(np.flatnonzero(np.diff(score[order])), len(score) - 1)
+  hits = np.cumsum(truth[order])[last]
+  misses = 1 + last - hits
+  true_positive = np.append(0.0, hits / truth.sum())
+  false_positive = np.append(0.0, misses / (~truth).sum())
+  area = float(np.trapezoid(true_positive, false_positive))
+  return Curve(false_positive, true_positive, area)

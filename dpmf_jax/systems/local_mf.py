@@ -1,0 +1,345 @@
+"""Recommenders without a trusted curator: clients noise what they send.
+
+The sound form of what Jiang, Li and Lin call SDCF: the record is randomised
+and not the gradient, once, and every round is computed from that. Or, for a
+whole user, clipped contributions are added up by a secure sum with noise.
+
+A network runs `client_answers` (or `client_sums`) on each client with a key of
+its own, `server_apply` (or the secure sum and `released_means`) on the server,
+and `noisy_equations.fitted_users` on each client for its own ratings.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from dpmf_jax.data.rows import Data
+from dpmf_jax.kernels.gradients import take
+from dpmf_jax.mechanisms import noise, records
+from dpmf_jax.mechanisms.clipping import SLACK
+from dpmf_jax.sharding import sum_over_slices
+from dpmf_jax.systems import local_mf_config as settings
+from dpmf_jax.systems.local_mf_config import LocalMFConfig
+from dpmf_jax.systems.local_mf_server import server_apply
+from dpmf_jax.systems.noisy_equations import fitted_users
+from dpmf_jax.types import Factors, Release, System
+
+_CLIENTS = 64  # simulated at a time
+_CENTER_STEP = records.GRID * 5 // 8  # `LocalMFConfig.center` on the grid
+
+client_answers = records.answers
+
+
+class Fit(NamedTuple):
+  """Traced settings of what both forms do with what is released."""
+
+  low: Array
+  high: Array
+  center: Array
+  star: Array
+  prior_variance: Array
+  ridge: Array  # [D + 2]
+
+
+class RecordHyper(NamedTuple):
+  """Traced settings: changing one does not compile again."""
+
+  fit: Fit
+  response: records.Response
+  tables: records.Estimates
+
+
+class UserHyper(NamedTuple):
+  """The same for unit 'user'."""
+
+  fit: Fit
+  clip: Array  # of a contribution, in steps of the grid
+  counted: Array  # int32, steps of the grid for one rating
+  weight: Array  # int32, that of a client that is not clipped
+  noise: Array  # standard deviation, in units of the sums
+  dither: Array  # int32
+
+
+class State(NamedTuple):
+  """Attributes:
+  factors: users: 1, zeros and 0; items: mean, factors and 1.
+  observed: what the adversary sees: answers [U, I] uint8 or noisy sums
+    [I, 2] in units of a weighted step.
+  hyper: settings.
+  """
+
+  factors: Factors
+  observed: Array
+  hyper: RecordHyper | UserHyper
+
+
+class Info(NamedTuple):
+  """Diagnostics, computed from what is released."""
+
+  mean_norm: Array
+  factor_norm: Array
+
+
+def client_sums(profile: Array, clip: Array, count: Array, weight: Array):
+  """The contribution [I, 2] int32 of a client with cells `profile` [I].
+
+  For each rated item (count, rating - center) in steps of the grid, times a
+  weight that brings the norm of all below `clip` * `weight`.
+  """
+  terms = _terms(profile, count)
+  square = jnp.square(terms).sum()
+  return _weights(square, clip, weight) * terms
+
+
+def _terms(cell: Array, count: Array) -> Array:
+  """(count, rating - center) [..., 2] int32 of cells; 0 where they are blank.
+
+  Whole steps of the grid, so that sums of squares are exact, too.
+  """
+  label = cell.astype(jnp.int32) - (1 + _CENTER_STEP)
+  pair = jnp.stack([jnp.broadcast_to(count, label.shape), label], axis=-1)
+  return jnp.where(cell[..., None] > 0, pair, 0)
+
+
+def _weights(square: Array, clip: Array, weight: Array) -> Array:
+  """Whole weights of clients whose terms have these sums of squares.
+
+  Privacy: w = floor(weight min(1, clip (1 - 1e-5) / sqrt(square))), so that
+  w sqrt(square) <= clip * weight: float32 is wrong by less than 1e-6 here.
+  """
+  norm = jnp.sqrt(jnp.maximum(square, 1).astype(jnp.float32))
+  share = jnp.minimum(clip * (1 - SLACK) / norm, 1.0)
+  return jnp.floor(weight.astype(jnp.float32) * share).astype(jnp.int32)
+
+
+def summed_contributions(data: Data, hyper: UserHyper) -> Array:
+  """The sum [I, 2] int32 of `client_sums` over all users, from the ratings.
+
+  Privacy: exact integers. A user that comes or goes adds or removes their own
+  contribution, of norm at most clip * weight, and moves no other.
+  """
+  fit = hyper.fit
+
+  def squares(column, value, mask, row, low, high, count):
+    cell = jnp.where(mask, records.codes(value, low, high), 0)
+    return jnp.square(_terms(cell, count)).sum(axis=(1, 2))
+
+  square = sum_over_slices(
+    squares, data.by_user, fit.low, fit.high, hyper.counted
+  )
+  weights = _weights(square, hyper.clip, hyper.weight)
+
+  def sums(column, value, mask, row, low, high, count, weights):
+    cell = jnp.where(mask, records.codes(value, low, high), 0)
+    weight = take(weights, column)
+    return (weight[..., None] * _terms(cell, count)).sum(axis=1)
+
+  return sum_over_slices(
+    sums, data.by_item, fit.low, fit.high, hyper.counted, weights
+  )
+
+
+def released_means(sums: Array, hyper: UserHyper) -> Array:
+  """Item means [I] in stars, shrunk by the noise that the sums [I, 2] have."""
+  unit = 4.0 / records.GRID / hyper.weight  # stars
+  deviation = hyper.noise * unit
+  number = sums[:, 0] / (hyper.counted * hyper.weight).astype(jnp.float32)
+  number = jnp.maximum(number, 0.0)
+  # Ratings of weight w < 1 have a variance of w^2, less than their weight.
+  variance = jnp.square(deviation) + 0.75 * number
+  scale = jnp.square(number) + variance / hyper.fit.prior_variance
+  return sums[:, 1] * unit * number / scale
+
+
+@functools.cache
+def _record_step(rank: int):
+  """The one round; one object for equal arguments.
+
+  Privacy: ratings are read by `records.profiles` on behalf of each client,
+  and go through `client_answers`, with a key for each client, once. All else
+  is computed from the answers.
+  """
+
+  def step(key: Array, state: State, data: Data) -> tuple[State, Info]:
+    hyper = state.hyper
+    assert isinstance(hyper, RecordHyper)
+    fit = hyper.fit
+    clients_key, server_key = jax.random.split(key)
+    num_users, num_items = state.observed.shape
+    cells = records.profiles(data.by_user, num_items, fit.low, fit.high)
+
+    def answered(client):
+      user, profile = client
+      own_key = jax.random.fold_in(clients_key, user)
+      return client_answers(own_key, profile, hyper.response)
+
+    answers = jax.lax.map(
+      answered,
+      (jnp.arange(num_users), cells),
+      batch_size=min(_CLIENTS, num_users),
+    )
+    mean, factors = server_apply(
+      server_key, answers, hyper.tables, fit.prior_variance, rank=rank
+    )
+    return _applied(state, answers, mean, factors)
+
+  return step
+
+
+@functools.cache
+def _user_step():
+  """The one secure sum; see `summed_contributions` for its sensitivity.
+
+  Privacy: a Gaussian mechanism on exact integers with noise of the config's
+  multiplier times the sensitivity clip * weight; the means are computed from
+  the noisy sums.
+  """
+
+  def step(key: Array, state: State, data: Data) -> tuple[State, Info]:
+    hyper = state.hyper
+    assert isinstance(hyper, UserHyper)
+    sums = summed_contributions(data, hyper)
+    (draws,) = noise.draws(key, [sums.shape], data.by_user.mesh)
+    noisy = noise.add_on_lattice(sums, draws, hyper.noise, 1.0, hyper.dither)
+    mean = released_means(noisy, hyper)
+    return _applied(state, noisy, mean, jnp.zeros((len(mean), 0)))
+
+  return step
+
+
+def _applied(state: State, observed, mean, factors) -> tuple[State, Info]:
+  item = jnp.concatenate([mean[:, None], factors], axis=1)
+  item = item * state.hyper.fit.star
+  item = state.factors.item.at[:, :-1].set(item)
+  state = state._replace(
+    factors=state.factors._replace(item=item), observed=observed
+  )
+  return state, Info(jnp.linalg.norm(mean), jnp.linalg.norm(factors))
+
+
+def _model(state: State, data: Data) -> Release:
+  """Item factors, and what each user fits to their own ratings at home."""
+  fit = state.hyper.fit
+  return fitted_users(data, state.factors, fit.center, fit.ridge)
+
+
+def _release(key: Array, state: State, data: Data) -> Release:
+  """Item factors only."""
+  del key, data
+  return Release(Factors(None, state.factors.item), state.hyper.fit.center)
+
+
+def transcript(key: Array, state: State, data: Data) -> Array:
+  """All that the adversary sees, for audits: answers or noisy sums."""
+  del key, data
+  return state.observed.astype(jnp.float32)
+
+
+def local_mf(config: LocalMFConfig) -> System:
+  """Item means and factors from noised reports; users fit their own side.
+
+  Privacy (rating): see `records.answers`: every cell has one answer of pure
+  epsilon, and the server works with the answers alone. (user): see
+  `summed_contributions` and `_user_step`; (epsilon, delta) for a user that
+  comes or goes. In both cases what users fit at home is not released.
+  """
+  by_record = config.unit == 'rating'
+  rank = config.rank if by_record else 0
+
+  def init(key: Array, data: Data) -> State:
+    del key
+    num_users, num_items = data.by_user.num_rows, data.by_item.num_rows
+    hyper = (
+      _record_hyper(config)
+      if by_record
+      else _user_hyper(config, num_users, num_items)
+    )
+    user = jnp.zeros((num_users, rank + 2)).at[:, 0].set(1.0)
+    item = jnp.zeros((num_items, rank + 2)).at[:, -1].set(1.0)
+    observed = (
+      jnp.zeros((num_users, num_items), jnp.uint8)
+      if by_record
+      else jnp.zeros((num_items, 2))
+    )
+    return State(Factors(user, item), observed, hyper)
+
+  return System(
+    init=init,
+    step=_record_step(rank) if by_record else _user_step(),
+    model=_model,
+    release=_release,
+    steps=1,
+    guarantee=settings.guarantee(config),
+  )
+
+
+def _fit_of(config: LocalMFConfig, rank: int) -> Fit:
+  ridge = [config.mean_ridge, *[config.vector_ridge] * rank, config.bias_ridge]
+  low, high = config.scale
+  return Fit(
+    low=jnp.float32(low),
+    high=jnp.float32(high),
+    center=jnp.float32(config.center),
+    star=jnp.float32(config.star),
+    prior_variance=jnp.float32(config.prior_variance),
+    ridge=jnp.asarray(ridge, jnp.float32),
+  )
+
+
+def _record_hyper(config: LocalMFConfig) -> RecordHyper:
+  levels = config.answer_levels
+  return RecordHyper(
+    fit=_fit_of(config, config.rank),
+    response=records.response(
+      levels,
+      scale=config.scale,
+      rounding=config.rounding,
+      epsilon=config.epsilon,
+    ),
+    tables=records.estimates(
+      levels,
+      settings.lie_coins(config),
+      center=config.center,
+      unit=config.star,
+    ),
+  )
+
+
+def _user_hyper(
+  config: LocalMFConfig, num_users: int, num_items: int
+) -> UserHyper:
+  """The settings of a secure sum of that size, which is public.
+
+  Raises ValueError where delta does not pay for the end of the noise's tails,
+  or sums could overflow.
+  """
+  multiplier = settings.noise_multiplier(config)
+  lost = settings.uncovered(multiplier, 2 * num_items)
+  if lost > settings.TAIL_SHARE * config.delta:
+    raise ValueError(
+      f'delta={config.delta!r} is too small, or the noise too little, for '
+      f'float32: its tails end with a chance of {lost:.2g}, and at most '
+      f'{settings.TAIL_SHARE:g} of delta is paid for that; use a smaller '
+      'epsilon or a larger delta'
+    )
+  most = records.GRID**2 + config.count_steps**2
+  if most * num_items >= 2**31:
+    raise ValueError(
+      f'{num_items} items are too many for exact sums of squares; use a '
+      'smaller count_scale or fewer items'
+    )
+  weight = 2 ** settings.weight_bits(config, num_users)
+  deviation = multiplier * config.clip_steps * weight
+  return UserHyper(
+    fit=_fit_of(config, 0),
+    clip=jnp.float32(config.clip_steps),
+    counted=jnp.int32(config.count_steps),
+    weight=jnp.int32(weight),
+    noise=jnp.asarray(noise.rounded_up(deviation)),
+    dither=jnp.int32(noise.dither_bits(deviation, 1.0)),
+  )
