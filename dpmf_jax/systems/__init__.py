@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 from dpmf_jax.systems import (
   gaussian_mf,
   gaussian_mf_config,
+  langevin,
   nonprivate,
   objective_pmf,
   objective_pmf_config,
   personalized_pmf,
+  sdmf,
+  sdmf_config,
 )
 from dpmf_jax.types import System
 
@@ -55,6 +58,14 @@ SYSTEMS = {
       'sound': {'variant': 'sound', 'relation': 'add_remove'},
       'paper': personalized_pmf.PAPER,
     },
+  ),
+  'sdmf': Entry(
+    sdmf_config.SDMFConfig, sdmf.sdmf, {'paper': sdmf_config.PAPER}
+  ),
+  'langevin': Entry(
+    langevin.LangevinConfig,
+    langevin.langevin,
+    {'paper': langevin.PAPER, 'none': langevin.NONE},
   ),
   'nonprivate': Entry(
     nonprivate.NonprivateConfig, nonprivate.nonprivate, {'none': {}}

@@ -31,8 +31,8 @@ from dpmf_jax.systems import sgld
 from dpmf_jax.systems.sdmf_config import SDCFSettings
 
 # Cells (client, item) that a block of clients works on at once, and clients.
-_CELLS = 2**17
-_CLIENTS = 64
+_CELLS = 2**16
+_CLIENTS = 16
 # Slices of ratings that are laid out at once.
 _SLICES = 64
 
@@ -174,21 +174,21 @@ def over_clients(
   rows: Rows,
   blocks: Blocks,
   public: Any,
-  zeros: Any,
+  shapes: Any,
 ) -> tuple[Any, Any]:
   """(clients after `run`, sums of what it gave), block by block.
 
   Args:
-    run: (keys [B], clients, own ratings, public) -> (clients, sums like
-      `zeros`), for a block of B clients at once.
+    run: (keys [B], clients, own ratings, public) -> (clients, sums of
+      `shapes`), for a block of B clients at once.
     key: split into one for each client.
     clients: a tree of arrays [U, ...].
     rows: user-major ratings.
     blocks: `client_blocks` of them.
     public: a tree that every client may read.
-    zeros: what sums start from; its first leaf has I as its first axis.
+    shapes: of the sums; the first has I as its first axis.
   """
-  num_items = jax.tree.leaves(zeros)[0].shape[0]
+  num_items = jax.tree.leaves(shapes)[0].shape[0]
   count, size = block_shape(rows, num_items)
   missing = count * size - rows.num_rows
 
@@ -206,7 +206,7 @@ def over_clients(
       cut, more = run(keys, cut, own, public)
       return jax.tree.map(jnp.add, sums, more), cut
 
-    return jax.lax.scan(block, zeros, (index, keys, cut))
+    return jax.lax.scan(block, zeros_of(shapes), (index, keys, cut))
 
   index = jnp.arange(count, dtype=jnp.int32)
   if rows.mesh is None:
@@ -236,14 +236,14 @@ def simulated_round(
   blocks: Blocks,
   public: Any,
   rules: Rules,
-  zeros: Total,
+  shapes: Total,
 ) -> tuple[Client, Total]:
   """All clients after a round, and the sum of what those online reported.
 
   `client_report` is (key, client, own, public) -> (Client, Report). A client
   that is offline does nothing and sends nothing.
   """
-  num_items = zeros.count.shape[0]
+  num_items = shapes.count.shape[0]
 
   def one(key, client, own, public):
     online_key, report_key = jax.random.split(key)
@@ -263,6 +263,7 @@ def simulated_round(
     )
     item = reports.item.reshape(-1)
     gradient = reports.gradient.reshape(item.size, -1)
+    zeros = zeros_of(shapes)
     total = Total(
       zeros.gradient.at[item].add(gradient, mode='drop'),
       zeros.count.at[item].add(1.0, mode='drop'),
@@ -271,8 +272,19 @@ def simulated_round(
     return clients, total
 
   return over_clients(
-    run, key, clients, rows, blocks, (public, rules), zeros
+    run, key, clients, rows, blocks, (public, rules), shapes
   )
+
+
+def zeros_of(shapes: Any) -> Any:
+  """Zeros of these shapes, made where they are used, on each device."""
+  return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+
+def total_shapes(num_items: int, width: int, shared: Any = None) -> Total:
+  """The shapes of a `Total` with gradients of that width."""
+  shape = lambda *axes: jax.ShapeDtypeStruct(axes, jnp.float32)
+  return Total(shape(num_items, width), shape(num_items), shared)
 
 
 def kept_by_clients(
@@ -284,15 +296,16 @@ def kept_by_clients(
 ) -> Kept:
   """What clients keep from the start, their permanent bits among it."""
   count = rows.num_rows
-  zeros = jnp.zeros(num_items)
+  nothing = jax.ShapeDtypeStruct((num_items,), jnp.float32)
 
   def run(keys, flip, own, public):
     del public
     bits = jax.vmap(response.permanent)(keys, own.rated, flip)
-    return (jnp.packbits(bits, axis=-1), own.rated.any(axis=-1)), zeros
+    kept = jnp.packbits(bits, axis=-1), own.rated.any(axis=-1)
+    return kept, zeros_of(nothing)
 
   (bits, active), _ = over_clients(
-    run, key, jnp.asarray(coins.flip), rows, blocks, (), zeros
+    run, key, jnp.asarray(coins.flip), rows, blocks, (), nothing
   )
   return Kept(
     bits=bits,
@@ -345,9 +358,10 @@ def coins_of(
   word = jax.ShapeDtypeStruct((users,), jnp.uint32)
   shapes = response.Coins(word, word, word), jax.ShapeDtypeStruct((), 'int32')
   # In double precision, on the host: see `mechanisms.response`.
-  return jax.pure_callback(
-    solved, shapes, sgld.counts(rows), mean, vmap_method='sequential'
-  )
+  h = sgld.counts(rows)
+  if not isinstance(h, jax.core.Tracer):
+    return jax.tree.map(jnp.asarray, solved(np.asarray(h), np.asarray(mean)))
+  return jax.pure_callback(solved, shapes, h, mean, vmap_method='sequential')
 
 
 def message_capacity(rows: Rows, num_items: int, sent: float | None) -> int:

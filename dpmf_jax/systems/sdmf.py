@@ -163,7 +163,7 @@ def _step(
       state.blocks,
       public,
       hyper.rules,
-      sdcf.Total(jnp.zeros_like(item), jnp.zeros(len(item))),
+      sdcf.total_shapes(*item.shape),
     )
     server = sdcf.server_apply(
       sdcf.Server(item, state.optimizer, state.round, state.stopped),
