@@ -76,9 +76,7 @@ def leave_one_out_auc(
     scores = user[users] @ item.T  # [block, I]
     seen = np.zeros(scores.shape, bool)
     sizes = start[users + 1] - start[users]
-    within = np.arange(sizes.sum()) - np.repeat(
-      np.cumsum(sizes) - sizes, sizes
-    )
+    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     place = np.repeat(np.arange(users.size), sizes)
     seen[place, rated[np.repeat(start[users], sizes) + within]] = True
     # Other ratings of the same user in `test` are no negatives, either.

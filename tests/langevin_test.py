@@ -139,9 +139,7 @@ def test_clipped_ratings_are_on_the_scale(small_ratings):
   for clip in (False, True):
     system = langevin(config('paper', epsilon=1.0, clip=clip))
     values = system.init(jax.random.key(0), data).values
-    inside = all(
-      np.asarray((side >= 1) & (side <= 5)).all() for side in values
-    )
+    inside = all(np.asarray((side >= 1) & (side <= 5)).all() for side in values)
     assert inside == clip
 
 

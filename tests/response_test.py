@@ -45,9 +45,9 @@ def test_frequencies_are_those_of_lemma_1():
   answer, coins = made(h=300, items=1000, epsilon_instant=300.0)
   bits = jnp.arange(1000) < 300
   keys = jax.random.split(jax.random.key(0), 2_000)
-  sent = jax.jit(
-    jax.vmap(lambda key: both_stages(key, bits, coins, 1)[1][0])
-  )(keys)
+  sent = jax.jit(jax.vmap(lambda key: both_stages(key, bits, coins, 1)[1][0]))(
+    keys
+  )
   for rated, wanted in ((True, answer.rated_in_all), (False, None)):
     wanted = answer.unrated_in_all if wanted is None else wanted
     drawn = np.asarray(sent)[:, np.asarray(bits) == rated]
@@ -124,7 +124,8 @@ def test_rounding_never_says_more():
     answer, coins = made(h=h, items=1700, epsilon_instant=epsilon, sent=85.0)
     flip, p, q = chances(coins)
     assert flip >= answer.flip / 2
-    assert p >= answer.unrated and q <= answer.rated
+    assert p >= answer.unrated
+    assert q <= answer.rated
     assert abs(flip - answer.flip / 2) <= 1 / WORDS
     stated = accounting.claimed_sdcf_epsilon_permanent(2 * flip, h)
     assert stated <= 2 * epsilon * (1 + 1e-9)
@@ -143,8 +144,7 @@ def test_average_attack_finds_all_without_the_permanent_stage():
   answer, coins = made(h=20, items=100, epsilon_instant=20.0)
   bits = jnp.arange(100) < 20
   p_all, q_all = (
-    np.uint32(x * WORDS)
-    for x in (answer.unrated_in_all, answer.rated_in_all)
+    np.uint32(x * WORDS) for x in (answer.unrated_in_all, answer.rated_in_all)
   )
   rounds = 2_000
 

@@ -13,7 +13,7 @@ from dpmf_jax.data.ratings import Ratings
 from dpmf_jax.data.splits import random_split
 from dpmf_jax.mechanisms import truncated
 from dpmf_jax.sharding import device_mesh, training_data
-from dpmf_jax.systems import sdcf, sdmf, sdmf_config, sgld
+from dpmf_jax.systems import client_blocks, sdcf, sdmf, sdmf_config, sgld
 from dpmf_jax.systems.sdmf_config import SDMFConfig
 from dpmf_jax.training import fit
 
@@ -31,7 +31,7 @@ def one_client(seed=0, rated=25):
   rng = np.random.default_rng(seed)
   bits = rng.random(ITEMS) < 0.5
   mask = np.isin(np.arange(ITEMS), rng.choice(ITEMS, rated, replace=False))
-  own = sdcf.Own(
+  own = client_blocks.Own(
     jnp.asarray(np.where(mask, rng.integers(1, 6, ITEMS), 0), jnp.float32),
     jnp.asarray(mask),
   )
@@ -45,7 +45,7 @@ def one_client(seed=0, rated=25):
     jnp.bool_(True),
   )
   client = sdcf.Client(jnp.asarray(rng.random(RANK), jnp.float32), kept)
-  public = sdmf.Public(
+  public = sdcf.Public(
     item=jnp.asarray(rng.random((ITEMS, RANK)), jnp.float32),
     step_size=jnp.float32(0.01),
     langevin=sgld.Langevin(
@@ -89,14 +89,10 @@ def test_true_residuals_are_sent_for_rated_items_and_moved_by_at_home():
   rated = np.asarray(own.rated)
   residual = np.where(rated, q @ p - np.asarray(own.value), 0)
   mean, deviation = residual[rated].mean(), residual[rated].std()
-  alpha = float(
-    truncated.bound(*map(jnp.float32, (1.0, mean, deviation)))
-  )
+  alpha = float(truncated.bound(*map(jnp.float32, (1.0, mean, deviation))))
   e = gradient[used] @ p / (p @ p) / (0.01 * 30)
   # Rank one: residual times the user's factors.
-  np.testing.assert_allclose(
-    gradient[used], 0.3 * np.outer(e, p), atol=1e-4
-  )
+  np.testing.assert_allclose(gradient[used], 0.3 * np.outer(e, p), atol=1e-4)
   true = rated[item[used]]
   np.testing.assert_allclose(e[true], residual[item[used]][true], atol=1e-4)
   assert np.abs(e[~true]).max() <= alpha + 1e-4
@@ -149,7 +145,7 @@ def test_a_report_holds_neither_ratings_nor_factors():
   first = report(client, own, public)[1]
   # The same bits whatever the ratings and factors are: items chosen say no
   # more than the permanent bits do.
-  other = sdcf.Own(own.value * 0 + 1, ~own.rated)
+  other = client_blocks.Own(own.value * 0 + 1, ~own.rated)
   second = report(client._replace(factors=-client.factors), other, public)[1]
   np.testing.assert_array_equal(first.item, second.item)
 
@@ -164,16 +160,18 @@ def test_what_has_no_room_is_not_sent_and_counted():
 
 def test_own_ratings_are_the_ratings(small_ratings):
   rows = training_data(small_ratings, slots=4, slices=8).by_user
-  blocks = sdcf.client_blocks(rows, small_ratings.num_items)
-  count, size = sdcf.block_shape(rows, small_ratings.num_items)
+  blocks = client_blocks.client_blocks(rows, small_ratings.num_items)
+  count, size = client_blocks.block_shape(rows, small_ratings.num_items)
   assert count > 1
   parts = [
-    sdcf.own_ratings(
+    client_blocks.own_ratings(
       rows, blocks, jnp.int32(b), size, small_ratings.num_items
     )
     for b in range(count)
   ]
-  value, rated = (np.concatenate(side)[:60] for side in zip(*parts, strict=True))
+  value, rated = (
+    np.concatenate(side)[:60] for side in zip(*parts, strict=True)
+  )
   wanted = np.zeros((60, small_ratings.num_items))
   wanted[small_ratings.user, small_ratings.item] = small_ratings.value
   np.testing.assert_array_equal(value, wanted)
@@ -196,10 +194,10 @@ def test_a_round_is_the_sum_of_what_clients_report(small_ratings):
   key = jax.random.key(3)
   moved, info = jitted(system.step)(key, state, data)
   rows, num_items = data.by_user, small_ratings.num_items
-  count, size = sdcf.block_shape(rows, num_items)
+  count, size = client_blocks.block_shape(rows, num_items)
   keys = jax.random.split(jax.random.clone(key), (count, size)).reshape(-1)
   keys = jax.vmap(jax.random.split)(keys[:60])[:, 1]
-  public = sdmf.Public(
+  public = sdcf.Public(
     state.factors.item,
     state.hyper.langevin.step_size,
     state.hyper.langevin,
@@ -214,7 +212,7 @@ def test_a_round_is_the_sum_of_what_clients_report(small_ratings):
     client = sdcf.Client(
       state.factors.user[u], jax.tree.map(lambda x, u=u: x[u], state.kept)
     )
-    own = sdcf.Own(jnp.float32(wanted[u]), jnp.asarray(wanted[u] > 0))
+    own = client_blocks.Own(jnp.float32(wanted[u]), jnp.asarray(wanted[u] > 0))
     after, sent = run(keys[u], client, own, public)
     np.testing.assert_allclose(
       after.factors, moved.factors.user[u], rtol=1e-5, atol=1e-6

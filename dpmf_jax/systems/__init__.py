@@ -13,6 +13,7 @@ from dpmf_jax.systems import (
   objective_pmf,
   objective_pmf_config,
   personalized_pmf,
+  sdbpr,
   sdmf,
   sdmf_config,
 )
@@ -61,6 +62,11 @@ SYSTEMS = {
   ),
   'sdmf': Entry(
     sdmf_config.SDMFConfig, sdmf.sdmf, {'paper': sdmf_config.PAPER}
+  ),
+  'sdbpr': Entry(
+    sdbpr.SDBPRConfig,
+    sdbpr.sdbpr,
+    {'paper': sdbpr.PAPER, 'none': sdbpr.NONE},
   ),
   'langevin': Entry(
     langevin.LangevinConfig,

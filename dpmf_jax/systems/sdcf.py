@@ -7,13 +7,14 @@ gives two pure functions,
   client_report(key, client, own, public, ...) -> (Client, Report)
   server_apply(server, total, ...) -> Server
 
-and this module simulates rounds of them: clients run in blocks, and what they
-report is summed block by block, so that nothing of the size of users times
-items is ever held but packed bits. A real network runs the same two functions.
+and this module simulates rounds of them (`client_blocks`): what clients report
+is summed block by block, so that nothing of the size of users times items is
+ever held but packed bits. A real network runs the same two functions.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,27 +22,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import PartitionSpec as Spec
 
 from dpmf_jax import accounting
-from dpmf_jax.data.rows import Rows
+from dpmf_jax.data.rows import Data, Rows
 from dpmf_jax.mechanisms import response
-from dpmf_jax.sharding import AXIS
 from dpmf_jax.systems import sgld
-from dpmf_jax.systems.sdmf_config import SDCFSettings
-
-# Cells (client, item) that a block of clients works on at once, and clients.
-_CELLS = 2**16
-_CLIENTS = 16
-# Slices of ratings that are laid out at once.
-_SLICES = 64
-
-
-class Own(NamedTuple):
-  """One client's ratings: where there is none, the value is 0."""
-
-  value: jax.Array  # [I]
-  rated: jax.Array  # [I] bool
+from dpmf_jax.systems.client_blocks import (
+  Blocks,
+  client_blocks,
+  over_clients,
+  zeros_of,
+)
+from dpmf_jax.systems.sdmf_config import SDCFSettings, epsilons
+from dpmf_jax.types import Factors, Release
 
 
 class Kept(NamedTuple):
@@ -115,117 +108,53 @@ class Rules(NamedTuple):
   agreement: jax.Array  # part of the clients that must say so
 
 
-class Blocks(NamedTuple):
-  """Where the ratings of each block of clients are."""
+class Hyper(NamedTuple):
+  """Traced settings: changing one does not compile again."""
 
-  order: jax.Array  # [C * S] slices by user
-  start: jax.Array  # [blocks + 1] the first slice of each block, in `order`
-
-
-def block_shape(rows: Rows, num_items: int) -> tuple[int, int]:
-  """(blocks, clients in a block); blocks divide evenly over the devices."""
-  devices = 1 if rows.mesh is None else rows.mesh.size
-  size = int(np.clip(_CELLS // max(num_items, 1), 1, _CLIENTS))
-  size = min(size, -(-rows.num_rows // devices))
-  blocks = -(-rows.num_rows // size)
-  return -(-blocks // devices) * devices, size
+  langevin: sgld.Langevin
+  rules: Rules
+  epsilon_value: jax.Array  # eps_g, where there is one
 
 
-def client_blocks(rows: Rows, num_items: int) -> Blocks:
-  """The slices of user-major `rows` by block of clients."""
-  blocks, size = block_shape(rows, num_items)
-  row = rows.row.reshape(-1)
-  order = jnp.argsort(row).astype(jnp.int32)
-  edges = jnp.arange(blocks + 1, dtype=jnp.int32) * size
-  start = jnp.searchsorted(row[order], edges).astype(jnp.int32)
-  return Blocks(order, start)
+class State(NamedTuple):
+  factors: Factors
+  kept: Kept  # of all clients, [U, ...]
+  optimizer: Any  # of optax
+  round: jax.Array  # int32, rounds done
+  stopped: jax.Array  # int32, the round after which it stopped, or 0
+  unsolved: jax.Array  # int32, clients with clipped p and q
+  blocks: Blocks
+  hyper: Hyper
 
 
-def own_ratings(
-  rows: Rows, blocks: Blocks, block: jax.Array, size: int, num_items: int
-) -> Own:
-  """The ratings [size, I] of the clients in a block."""
-  slots = rows.column.shape[-1]
-  flat = [part.reshape(-1, slots) for part in (rows.column, rows.value)]
-  length, row = rows.length.reshape(-1), rows.row.reshape(-1)
-  start, end = blocks.start[block], blocks.start[block + 1]
+class Info(NamedTuple):
+  """Diagnostics of a round.
 
-  def lay_out(step, cells):
-    place = start + step * _SLICES + jnp.arange(_SLICES)
-    at = blocks.order[jnp.minimum(place, row.size - 1)]
-    column, value = (part[at] for part in flat)  # [_SLICES, L]
-    used = jnp.arange(slots)[None, :] < length[at][:, None]
-    used &= (place < end)[:, None]
-    cell = (row[at] - block * size)[:, None] * num_items + column
-    cell = jnp.where(used, cell, size * num_items)
-    return cells.at[cell].set(value, mode='drop')
-
-  cells = jnp.full(size * num_items, jnp.nan)
-  cells = jax.lax.fori_loop(0, -(-(end - start) // _SLICES), lay_out, cells)
-  cells = cells.reshape(size, num_items)
-  rated = ~jnp.isnan(cells)
-  return Own(jnp.where(rated, cells, 0.0), rated)
-
-
-def over_clients(
-  run: Callable[..., tuple[Any, Any]],
-  key: jax.Array,
-  clients: Any,
-  rows: Rows,
-  blocks: Blocks,
-  public: Any,
-  shapes: Any,
-) -> tuple[Any, Any]:
-  """(clients after `run`, sums of what it gave), block by block.
-
-  Args:
-    run: (keys [B], clients, own ratings, public) -> (clients, sums of
-      `shapes`), for a block of B clients at once.
-    key: split into one for each client.
-    clients: a tree of arrays [U, ...].
-    rows: user-major ratings.
-    blocks: `client_blocks` of them.
-    public: a tree that every client may read.
-    shapes: of the sums; the first has I as its first axis.
+  Attributes:
+    sent: gradients received; the server counts them.
+    unsafe_unsent: gradients that messages had no room for.
+    unsafe_unsolved: clients whose p and q had to be clipped to [0, 1].
+    unsafe_inactive: clients without ratings, which never take part.
+    unsafe_converged: clients that last said that they had converged.
+    unsafe_stopped: the round after which training stopped; 0 if it goes on.
   """
-  num_items = jax.tree.leaves(shapes)[0].shape[0]
-  count, size = block_shape(rows, num_items)
-  missing = count * size - rows.num_rows
 
-  def in_blocks(leaf):
-    padding = [(0, missing)] + [(0, 0)] * (leaf.ndim - 1)
-    return jnp.pad(leaf, padding).reshape(count, size, *leaf.shape[1:])
+  sent: jax.Array
+  unsafe_unsent: jax.Array
+  unsafe_unsolved: jax.Array
+  unsafe_inactive: jax.Array
+  unsafe_converged: jax.Array
+  unsafe_stopped: jax.Array
 
-  keys = jax.random.split(key, (count, size))
-  cut = jax.tree.map(in_blocks, clients)
 
-  def local(keys, cut, index, rows, blocks, public):
-    def block(sums, xs):
-      index, keys, cut = xs
-      own = own_ratings(rows, blocks, index, size, num_items)
-      cut, more = run(keys, cut, own, public)
-      return jax.tree.map(jnp.add, sums, more), cut
+class Public(NamedTuple):
+  """What the server tells every client in a round."""
 
-    return jax.lax.scan(block, zeros_of(shapes), (index, keys, cut))
-
-  index = jnp.arange(count, dtype=jnp.int32)
-  if rows.mesh is None:
-    sums, cut = local(keys, cut, index, rows, blocks, public)
-  else:
-
-    def summed(*args):
-      sums, cut = local(*args)
-      return jax.lax.psum(sums, AXIS), cut
-
-    sums, cut = jax.shard_map(
-      summed,
-      mesh=rows.mesh,
-      in_specs=(Spec(AXIS),) * 3 + (Spec(),) * 3,
-      out_specs=(Spec(), Spec(AXIS)),
-      check_vma=False,  # the loops inside start from constants
-    )(keys, cut, index, rows, blocks, public)
-  joined = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[: rows.num_rows]
-  return jax.tree.map(joined, cut), sums
+  item: jax.Array  # [I, D]
+  step_size: jax.Array  # eta_t
+  langevin: sgld.Langevin
+  epsilon_value: jax.Array
+  tolerance: jax.Array
 
 
 def simulated_round(
@@ -271,14 +200,7 @@ def simulated_round(
     )
     return clients, total
 
-  return over_clients(
-    run, key, clients, rows, blocks, (public, rules), shapes
-  )
-
-
-def zeros_of(shapes: Any) -> Any:
-  """Zeros of these shapes, made where they are used, on each device."""
-  return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+  return over_clients(run, key, clients, rows, blocks, (public, rules), shapes)
 
 
 def total_shapes(num_items: int, width: int, shared: Any = None) -> Total:
@@ -416,6 +338,119 @@ def rules_of(config: SDCFSettings) -> Rules:
 def frozen_if(stopped: jax.Array, old: Any, new: Any) -> Any:
   """`old` where training has stopped, else `new`."""
   return jax.tree.map(lambda a, b: jnp.where(stopped, a, b), old, new)
+
+
+def round_step(
+  client_report: Callable[..., tuple[Client, Report]],
+  optimizer: optax.GradientTransformation,
+  average: sgld.Average,
+  sent: float | None,
+):
+  """A round of all clients and the server, as a `System.step`."""
+
+  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+    hyper, item = state.hyper, state.factors.item
+    capacity = message_capacity(data.by_user, len(item), sent)
+    clients, total = simulated_round(
+      key,
+      functools.partial(client_report, capacity=capacity),
+      Client(state.factors.user, state.kept),
+      data.by_user,
+      state.blocks,
+      public_of(state),
+      hyper.rules,
+      total_shapes(*item.shape),
+    )
+    server = server_apply(
+      Server(item, state.optimizer, state.round, state.stopped),
+      total,
+      clients.kept,
+      hyper.rules,
+      optimizer=optimizer,
+      average=average,
+    )
+    moved = state._replace(
+      factors=Factors(clients.factors, server.item),
+      kept=clients.kept,
+      optimizer=server.optimizer,
+      round=server.round,
+      stopped=server.stopped,
+    )
+    # A run has a fixed number of steps: after it has stopped they do nothing.
+    state = frozen_if(state.stopped > 0, state, moved)
+    return state, info(state, total)
+
+  return step
+
+
+def public_of(state: State) -> Public:
+  """What the server tells every client in the next round."""
+  hyper = state.hyper
+  return Public(
+    item=state.factors.item,
+    step_size=jnp.asarray(sgld.schedule(hyper.langevin)(state.round)),
+    langevin=hyper.langevin,
+    epsilon_value=hyper.epsilon_value,
+    tolerance=hyper.rules.tolerance,
+  )
+
+
+def info(state: State, total: Total) -> Info:
+  kept = state.kept
+  return Info(
+    sent=total.count.sum(),
+    unsafe_unsent=kept.unsent.sum(),
+    unsafe_unsolved=state.unsolved,
+    unsafe_inactive=(~kept.active).sum(),
+    unsafe_converged=(kept.converged & kept.active).sum(),
+    unsafe_stopped=state.stopped,
+  )
+
+
+def start(
+  bits_key: jax.Array,
+  ridge_key: jax.Array,
+  data: Data,
+  factors: Factors,
+  config: SDCFSettings,
+) -> State:
+  """The state before the first round: permanent bits are drawn here."""
+  rows, num_items = data.by_user, data.by_item.num_rows
+  blocks = client_blocks(rows, num_items)
+  permanent, instant = epsilons(config)
+  coins, unsolved = coins_of(
+    rows,
+    num_items,
+    epsilon_permanent=permanent,
+    epsilon_instant=instant,
+    sent=config.sent,
+  )
+  return State(
+    factors=factors,
+    kept=kept_by_clients(bits_key, rows, blocks, num_items, coins),
+    optimizer=sgld.optimizer_of(config).init(factors.item),
+    round=jnp.int32(0),
+    stopped=jnp.int32(0),
+    unsolved=unsolved,
+    blocks=blocks,
+    hyper=Hyper(
+      langevin=sgld.langevin(ridge_key, config, rows),
+      rules=rules_of(config),
+      epsilon_value=jnp.float32(getattr(config, 'epsilon_value', 0.0)),
+    ),
+  )
+
+
+def model(state: State, data: Data) -> Release:
+  del data
+  return Release(state.factors, jnp.float32(0))
+
+
+def release(key: jax.Array, state: State, data: Data) -> Release:
+  """Item factors: user factors never leave the clients."""
+  del key
+  released = model(state, data)
+  return released._replace(factors=released.factors._replace(user=None))
 
 
 def hardly_moved(

@@ -32,7 +32,7 @@ class SDCFSettings(LangevinSettings):
       move by less than `tolerance`, too, nothing changes from then on.
   """
 
-  variant: Literal['paper'] = 'paper'
+  variant: Literal['paper', 'none'] = 'paper'
   epsilon: float | None = None
   epsilon_instant: float | None = None
   sent: float | None = None
@@ -42,12 +42,13 @@ class SDCFSettings(LangevinSettings):
 
   def __post_init__(self):
     super().__post_init__()
-    if self.epsilon is None and self.epsilon_instant is None:
+    private = self.variant != 'none'
+    if private and self.epsilon is None and self.epsilon_instant is None:
       raise ValueError('pass epsilon (eps_P) or epsilon_instant (eps_I)')
     holds = lambda x: x is None or 0 < x < np.inf
     require(
       self,
-      variant=(self.variant == 'paper', "'paper'"),
+      variant=(self.variant in ('paper', 'none'), "'paper' or 'none'"),
       epsilon=(holds(self.epsilon), 'positive and finite'),
       epsilon_instant=(holds(self.epsilon_instant), 'positive and finite'),
       sent=(holds(self.sent), 'positive and finite'),
@@ -72,6 +73,7 @@ class SDMFConfig(SDCFSettings):
     super().__post_init__()
     require(
       self,
+      variant=(self.variant == 'paper', "'paper'"),
       epsilon_value=(0 <= self.epsilon_value < np.inf, 'at least 0 and finite'),
     )
 
