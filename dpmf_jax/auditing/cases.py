@@ -60,6 +60,9 @@ _PMF = {
   'noise_steps': 1,
 }
 
+# Few rounds: what is released is a mean of what few clients sent.
+_SDCF = {'scale': (1.0, 5.0), 'rank': 2, 'steps': 2}
+
 CASES: dict[tuple[str, str], tuple[Case, ...]] = {
   ('gaussian_mf', 'sound'): tuple(
     Case(
@@ -108,6 +111,14 @@ CASES: dict[tuple[str, str], tuple[Case, ...]] = {
       {**_PMF, 'relation': 'add_remove', 'epsilon': 1.0}, 'random', level=1.0
     ),
   ),
+  # The items alone; what clients send, which says more, is not released here.
+  ('sdmf', 'paper'): (
+    Case({**_SDCF, 'epsilon': 1.0, 'epsilon_value': 1.0}, 'random'),
+  ),
+  ('sdbpr', 'paper'): (Case({**_SDCF, 'epsilon': 1.0}, 'random'),),
+  ('sdbpr', 'none'): (Case(_SDCF, 'random'),),
+  ('langevin', 'paper'): (Case({**_SDCF, 'epsilon': 1.0}, 'random'),),
+  ('langevin', 'none'): (Case(_SDCF, 'random'),),
   ('nonprivate', 'none'): (
     Case({'scale': (1.0, 5.0), 'rank': 1, 'steps': 2}, 'random'),
   ),

@@ -10,7 +10,7 @@ close to 1, as all are at small epsilon, would have another epsilon.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,9 +30,9 @@ class Coins(NamedTuple):
     rated: q, of sending an item with permanent bit 1; rounded down.
   """
 
-  flip: jax.Array | np.ndarray
-  unrated: jax.Array | np.ndarray
-  rated: jax.Array | np.ndarray
+  flip: Any
+  unrated: Any
+  rated: Any
 
 
 def coins(response: Response) -> Coins:

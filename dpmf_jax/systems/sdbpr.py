@@ -36,7 +36,7 @@ from dpmf_jax.systems.client_blocks import (
 )
 from dpmf_jax.systems.sdmf_config import SDCFSettings, guarantee
 from dpmf_jax.systems.settings import require
-from dpmf_jax.types import Factors, Guarantee, System
+from dpmf_jax.types import Factors, Guarantee, Release, System
 
 Sign = Literal['true', 'perturbed']
 
@@ -218,6 +218,16 @@ def _open_step(optimizer: optax.GradientTransformation, average: sgld.Average):
   return step
 
 
+def _open_release(key: jax.Array, state: OpenState, data: Data) -> Release:
+  del key
+  return _open_model(state, data)
+
+
+def _open_model(state: OpenState, data: Data) -> Release:
+  del data
+  return Release(state.factors, jnp.float32(0))
+
+
 @functools.cache
 def _step(
   optimizer: optax.GradientTransformation,
@@ -236,7 +246,6 @@ def sdbpr(config: SDBPRConfig) -> System:
   Privacy: see `client_report`; what is stated is the paper's claim.
   """
   optimizer = sgld.optimizer_of(config)
-  common = {'model': sdcf.model, 'steps': config.steps}
 
   def init(key: jax.Array, data: Data) -> Any:
     user_key, item_key, bits_key, ridge_key = jax.random.split(key, 4)
@@ -260,7 +269,9 @@ def sdbpr(config: SDBPRConfig) -> System:
     return System(
       init=init,
       step=_open_step(optimizer, config.average),
-      release=lambda key, state, data: sdcf.model(state, data),
+      model=_open_model,
+      steps=config.steps,
+      release=_open_release,
       guarantee=Guarantee(
         status='none',
         unit='rating',
@@ -272,12 +283,12 @@ def sdbpr(config: SDBPRConfig) -> System:
         mechanism='none',
         event=None,
       ),
-      **common,
     )
   return System(
     init=init,
     step=_step(optimizer, config.average, config.sent, config.sign),
+    model=sdcf.model,
+    steps=config.steps,
     release=sdcf.release,
     guarantee=guarantee(config, ('item factors', 'what clients send')),
-    **common,
   )

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.core import Tracer
 
 from dpmf_jax import accounting
 from dpmf_jax.data.rows import Data, Rows
@@ -86,8 +87,8 @@ class Report(NamedTuple):
 class Total(NamedTuple):
   """The reports of a round, summed: all that the server needs of them."""
 
-  gradient: jax.Array  # [I, W]
-  count: jax.Array  # [I] gradients received for each item, float32
+  gradient: Any  # [I, W]
+  received: Any  # [I] gradients received for each item, float32
   shared: Any = None
 
 
@@ -172,7 +173,7 @@ def simulated_round(
   `client_report` is (key, client, own, public) -> (Client, Report). A client
   that is offline does nothing and sends nothing.
   """
-  num_items = shapes.count.shape[0]
+  num_items = shapes.received.shape[0]
 
   def one(key, client, own, public):
     online_key, report_key = jax.random.split(key)
@@ -195,7 +196,7 @@ def simulated_round(
     zeros = zeros_of(shapes)
     total = Total(
       zeros.gradient.at[item].add(gradient, mode='drop'),
-      zeros.count.at[item].add(1.0, mode='drop'),
+      zeros.received.at[item].add(1.0, mode='drop'),
       jax.tree.map(lambda x: x.sum(axis=0), reports.shared),
     )
     return clients, total
@@ -281,7 +282,7 @@ def coins_of(
   shapes = response.Coins(word, word, word), jax.ShapeDtypeStruct((), 'int32')
   # In double precision, on the host: see `mechanisms.response`.
   h = sgld.counts(rows)
-  if not isinstance(h, jax.core.Tracer):
+  if not isinstance(h, Tracer):
     return jax.tree.map(jnp.asarray, solved(np.asarray(h), np.asarray(mean)))
   return jax.pure_callback(solved, shapes, h, mean, vmap_method='sequential')
 
@@ -315,7 +316,7 @@ def server_apply(
     optimizer: of the mean gradients.
     average: see `sgld.LangevinSettings`.
   """
-  count = total.count if average == 'item' else total.count.sum()[None]
+  count = total.received if average == 'item' else total.received.sum()[None]
   mean = total.gradient / jnp.maximum(count, 1)[:, None]
   updates, state = optimizer.update(mean, server.optimizer, server.item)
   item: Any = optax.apply_updates(server.item, updates)
@@ -398,7 +399,7 @@ def public_of(state: State) -> Public:
 def info(state: State, total: Total) -> Info:
   kept = state.kept
   return Info(
-    sent=total.count.sum(),
+    sent=total.received.sum(),
     unsafe_unsent=kept.unsent.sum(),
     unsafe_unsolved=state.unsolved,
     unsafe_inactive=(~kept.active).sum(),
