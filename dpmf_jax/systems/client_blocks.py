@@ -6,6 +6,7 @@ users times items is held, and blocks are shared among devices.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -112,21 +113,26 @@ def over_clients(
     padding = [(0, missing)] + [(0, 0)] * (leaf.ndim - 1)
     return jnp.pad(leaf, padding).reshape(count, size, *leaf.shape[1:])
 
-  keys = jax.random.split(key, (count, size))
+  # As words: under vmap the check of reused keys takes a scan over keys for a
+  # second use of them.
+  words = jax.random.key_data(jax.random.split(key, (count, size)))
+  as_keys = functools.partial(
+    jax.random.wrap_key_data, impl=jax.random.key_impl(key)
+  )
   cut = jax.tree.map(in_blocks, clients)
 
-  def local(keys, cut, index, rows, blocks, public):
+  def local(words, cut, index, rows, blocks, public):
     def block(sums, xs):
-      index, keys, cut = xs
+      index, words, cut = xs
       own = own_ratings(rows, blocks, index, size, num_items)
-      cut, more = run(keys, cut, own, public)
+      cut, more = run(as_keys(words), cut, own, public)
       return jax.tree.map(jnp.add, sums, more), cut
 
-    return jax.lax.scan(block, zeros_of(shapes), (index, keys, cut))
+    return jax.lax.scan(block, zeros_of(shapes), (index, words, cut))
 
   index = jnp.arange(count, dtype=jnp.int32)
   if rows.mesh is None:
-    sums, cut = local(keys, cut, index, rows, blocks, public)
+    sums, cut = local(words, cut, index, rows, blocks, public)
   else:
 
     def summed(*args):
@@ -139,7 +145,7 @@ def over_clients(
       in_specs=(Spec(AXIS),) * 3 + (Spec(),) * 3,
       out_specs=(Spec(), Spec(AXIS)),
       check_vma=False,  # the loops inside start from constants
-    )(keys, cut, index, rows, blocks, public)
+    )(words, cut, index, rows, blocks, public)
   joined = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[: rows.num_rows]
   return jax.tree.map(joined, cut), sums
 

@@ -174,9 +174,8 @@ def _open_step(optimizer: optax.GradientTransformation, average: sgld.Average):
 
     def run(keys, p, own, public):
       item, eta, langevin = public
-      pairs_keys, own_keys = jnp.moveaxis(
-        jax.vmap(jax.random.split)(keys), 1, 0
-      )
+      splits = jax.vmap(jax.random.split)(keys)
+      pairs_keys, own_keys = splits[:, 0], splits[:, 1]
       scores = p @ item.T
       pull, pairs = jax.vmap(own_gradient)(pairs_keys, scores, own.rated)
       h = jnp.maximum(pairs.sum(axis=1, keepdims=True) / 2, 1)
@@ -203,7 +202,9 @@ def _open_step(optimizer: optax.GradientTransformation, average: sgld.Average):
     )
     parts = count if average == 'item' else count.sum()[None]
     count = count[:, None]
-    drift = langevin.likelihood * sums + count * item * langevin.item_ridge
+    drift = (
+      langevin.likelihood * sums + count * item * langevin.item_ridge[None, :]
+    )
     drawn = jnp.sqrt(count * eta) * noise.coarse_normal(noise_key, item.shape)
     mean = (eta * drift - drawn) / jnp.maximum(parts, 1)[:, None]
     updates, optimizer_state = optimizer.update(mean, state.optimizer, item)

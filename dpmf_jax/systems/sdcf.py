@@ -263,13 +263,14 @@ def coins_of(
   """
 
   def solved(h, mean):
+    h = np.asarray(h)
     settings = {
       'epsilon_permanent': epsilon_permanent,
       'epsilon_instant': epsilon_instant,
       'num_rated': np.maximum(h, 1).astype(np.float64),
       'num_items': num_items,
       # All of the items cannot be sent by anyone who keeps some secret.
-      'sent': float(np.clip(mean, 1e-3, num_items * (1 - 1e-3))),
+      'sent': float(np.clip(np.asarray(mean), 1e-3, num_items * (1 - 1e-3))),
     }
     unsolved = accounting.claimed_sdcf_unsolved(**settings)
     made = accounting.claimed_sdcf_clipped_response(**settings)
@@ -283,7 +284,7 @@ def coins_of(
   # In double precision, on the host: see `mechanisms.response`.
   h = sgld.counts(rows)
   if not isinstance(h, Tracer):
-    return jax.tree.map(jnp.asarray, solved(np.asarray(h), np.asarray(mean)))
+    return jax.tree.map(jnp.asarray, solved(h, mean))
   return jax.pure_callback(solved, shapes, h, mean, vmap_method='sequential')
 
 
