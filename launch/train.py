@@ -55,6 +55,9 @@ _SYSTEM = flags.DEFINE_enum(
     'objective_pmf',
     'personalized_pmf',
     'local_mf',
+    'sdmf',
+    'sdbpr',
+    'langevin',
     'nonprivate',
   ],
   "What to train. personalized_pmf needs a specification of each rating's "
@@ -64,9 +67,9 @@ _SYSTEM = flags.DEFINE_enum(
 _VARIANT = flags.DEFINE_enum(
   'variant',
   'sound',
-  ['sound', 'paper'],
+  ['sound', 'paper', 'none'],
   'sound: with a guarantee that is proved. paper: as published, with the '
-  "paper's claim, which may not be true.",
+  "paper's claim, which may not be true. none: without any (sdbpr, langevin).",
 )
 _DATASET = flags.DEFINE_string(
   'dataset', None, 'A named data set, such as ml-100k, ml-1m or synthetic-1m.'
@@ -234,6 +237,36 @@ _SETTINGS = {
   'noise_steps': flags.DEFINE_integer(
     'noise_steps', None, 'objective_pmf, paper: k2, steps with noise.'
   ),
+  'epsilon_instant': flags.DEFINE_float(
+    'epsilon_instant',
+    None,
+    "sdmf and sdbpr, paper: the paper's eps_I of one round, instead of "
+    '--epsilon, which is its eps_P of all rounds.',
+  ),
+  'epsilon_value': flags.DEFINE_float(
+    'epsilon_value', None, "sdmf, paper: the paper's eps_g; 0 is alpha = inf."
+  ),
+  'sign': flags.DEFINE_enum(
+    'sign',
+    None,
+    ['true', 'perturbed'],
+    'sdbpr, paper: the bits that the sign of a gradient comes from.',
+  ),
+  'sent': flags.DEFINE_float(
+    'sent', None, 'sdmf and sdbpr: items that a client sends, on average.'
+  ),
+  'online': flags.DEFINE_float(
+    'online', None, 'sdmf and sdbpr: chance of a client to be online.'
+  ),
+  'tolerance': flags.DEFINE_float(
+    'tolerance', None, 'sdmf and sdbpr: a move that counts as converged.'
+  ),
+  'decay': flags.DEFINE_float(
+    'decay', None, 'sdmf, sdbpr and langevin: power of the step size decay.'
+  ),
+  'clip': flags.DEFINE_bool(
+    'clip', None, 'langevin, paper: clip perturbed ratings to the scale.'
+  ),
   'biases': flags.DEFINE_bool(
     'biases', None, 'nonprivate: whether users and items have biases.'
   ),
@@ -257,8 +290,10 @@ def _config(entry, variant: str, scale) -> Any:
     method = settings.get('method', getattr(entry.config, 'method', 'weights'))
     t = specifications.threshold(method=method)
     settings |= {} if t is None else {'epsilon': t}
-  if 'epsilon' in fields and not settings.keys() & {
+  needed = 'epsilon' in fields and variant != 'none'
+  if needed and not settings.keys() & {
     'epsilon',
+    'epsilon_instant',
     'noise_multiplier',
     'epsilon_per_step',
   }:
@@ -280,6 +315,24 @@ def _features(entry, ratings) -> tuple[Any, ...]:
   from dpmf_jax.data.features import read_user_features
 
   return (read_user_features(ratings, path),)
+
+
+def _variant(entry) -> str:
+  """The variant asked for; what only has 'none' is that."""
+  asked, known = _VARIANT.value, entry.variants
+  if asked in known:
+    return asked
+  if 'none' in known and len(known) == 1:
+    return 'none'
+  if _VARIANT.present or 'paper' not in known:
+    raise ValueError(
+      f'--variant={asked} is not one of --system={_SYSTEM.value}, which has '
+      f'{", ".join(sorted(known))}'
+    )
+  raise ValueError(
+    f'--system={_SYSTEM.value} has no sound variant: say --variant='
+    f'{" or --variant=".join(sorted(known))}'
+  )
 
 
 def _personalized(name: str, entry) -> bool:
@@ -374,12 +427,7 @@ def _train() -> None:
   if not 0 <= fraction < 1:
     raise ValueError(f'--test_fraction={fraction} must be in [0, 1)')
   entry = SYSTEMS[_SYSTEM.value]
-  variant = _VARIANT.value if _VARIANT.value in entry.variants else 'none'
-  if variant not in entry.variants:
-    raise ValueError(
-      f'--system={_SYSTEM.value} has no --variant={_VARIANT.value}; it has '
-      f'{", ".join(entry.variants)}'
-    )
+  variant = _variant(entry)
   specifications.check(
     system=_SYSTEM.value,
     personalized=_personalized(_SYSTEM.value, entry),

@@ -157,6 +157,9 @@ OTHER = {
   'personalized_pmf': {'epsilon': 0.7, 'ridge': 0.2, 'noise_steps': 9},
   'local_mf': {'epsilon': 0.7, 'prior_variance': 0.2, 'bias_ridge': 2.0},
   'nonprivate': {'step_size': 0.01, 'ridge': 0.3, 'steps': 9},
+  'sdmf': {'epsilon': 0.7, 'epsilon_value': 0.5, 'ridge': 0.02, 'online': 0.8},
+  'sdbpr': {'epsilon': 0.7, 'ridge': 0.02, 'step_size': 4.0, 'steps': 9},
+  'langevin': {'epsilon': 0.7, 'ridge': 0.02, 'decay': 0.5, 'steps': 9},
 }
 
 

@@ -43,6 +43,7 @@ from dpmf_jax.accounting.claims_sdcf import (
   claimed_sdcf_flip,
   claimed_sdcf_rates,
   claimed_sdcf_response,
+  claimed_sdcf_unsolved,
 )
 from dpmf_jax.accounting.composition import curve_of, gaussian_mu
 from dpmf_jax.accounting.events import (
@@ -117,6 +118,7 @@ __all__ = [
   'claimed_sdcf_flip',
   'claimed_sdcf_rates',
   'claimed_sdcf_response',
+  'claimed_sdcf_unsolved',
   'count_of',
   'curve_of',
   'delta',

@@ -136,9 +136,7 @@ def claimed_sdcf_response(
   exact = _unclipped(
     epsilon_permanent, epsilon_instant, num_rated, num_items, sent
   )
-  outside = (exact.unrated < -_ROUNDING * exact.unrated_in_all) | (
-    1 - exact.rated < -_ROUNDING * (1 - exact.rated_in_all)
-  )
+  outside = _outside(exact)
   if np.any(outside):
     p_all, q_all = exact.unrated_in_all, exact.rated_in_all
     h = np.broadcast_to(_counts(num_rated), p_all.shape)
@@ -172,6 +170,20 @@ def claimed_sdcf_clipped_response(
   paper does not say what it does here.
   """
   return _clipped(
+    _unclipped(epsilon_permanent, epsilon_instant, num_rated, num_items, sent)
+  )
+
+
+def claimed_sdcf_unsolved(
+  *,
+  epsilon_permanent: float,
+  epsilon_instant: float,
+  num_rated: ArrayLike,
+  num_items: int,
+  sent: float,
+) -> np.ndarray:
+  """Whether no p and q in [0, 1] exist, for each h."""
+  return _outside(
     _unclipped(epsilon_permanent, epsilon_instant, num_rated, num_items, sent)
   )
 
@@ -251,6 +263,12 @@ def _unclipped(
   # Eqs. (10) and (11), solved: p + q = p* + q*, (1 - f)(q - p) = q* - p*.
   spread = (q_all - p_all) * flip / 2 / (1 - flip)
   return Response(flip, p_all - spread, q_all + spread, p_all, q_all)
+
+
+def _outside(exact: Response) -> np.ndarray:
+  return (exact.unrated < -_ROUNDING * exact.unrated_in_all) | (
+    1 - exact.rated < -_ROUNDING * (1 - exact.rated_in_all)
+  )
 
 
 def _clipped(response: Response) -> Response:

@@ -80,6 +80,8 @@ _LOCAL_USER = {
   'relation': 'add_remove',
   'clip_norm': 1.0,
 }
+# Few rounds: what is released is a mean of what few clients sent.
+_SDCF = {'scale': (1.0, 5.0), 'rank': 2, 'steps': 2}
 
 CASES: dict[tuple[str, str], tuple[Case, ...]] = {
   ('gaussian_mf', 'sound'): tuple(
@@ -180,6 +182,14 @@ CASES: dict[tuple[str, str], tuple[Case, ...]] = {
       )
     ),
   ),
+  # The items alone; what clients send, which says more, is not released here.
+  ('sdmf', 'paper'): (
+    Case({**_SDCF, 'epsilon': 1.0, 'epsilon_value': 1.0}, 'random'),
+  ),
+  ('sdbpr', 'paper'): (Case({**_SDCF, 'epsilon': 1.0}, 'random'),),
+  ('sdbpr', 'none'): (Case(_SDCF, 'random'),),
+  ('langevin', 'paper'): (Case({**_SDCF, 'epsilon': 1.0}, 'random'),),
+  ('langevin', 'none'): (Case(_SDCF, 'random'),),
   ('nonprivate', 'none'): (
     Case({'scale': (1.0, 5.0), 'rank': 1, 'steps': 2}, 'random'),
   ),

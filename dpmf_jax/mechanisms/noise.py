@@ -79,6 +79,25 @@ def draws(
   ]
 
 
+def coarse_normal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+  """N(0, 1) draws in float32 from 32 random bits each, ends at 6.7.
+
+  In half the time of `draws`, of `jax.random.normal` too.
+
+  Privacy: for noise that no proof rests on, such as that of a sampler; see
+  `draws` for what such draws give away.
+  """
+  size = math.prod(shape)
+  half = -(-size // 2)
+  words = threefry_2x32(
+    jax.random.bits(key, (2,), 'uint32'),
+    jnp.arange(2 * half, dtype=jnp.uint32),
+  ).reshape(2, half)
+  zeros = jnp.zeros((2, half), jnp.uint32)
+  drawn = _pairs(jnp.concatenate([words, zeros])).normal
+  return drawn.reshape(-1)[:size].reshape(shape)
+
+
 def _words(key: jax.Array, size: int) -> jax.Array:
   """Random uint32 words [4, size] from a key of two words."""
   # `jax.random.bits` runs the same hash, but uses one word of the two that it

@@ -8,12 +8,16 @@ from typing import Any, NamedTuple
 from dpmf_jax.systems import (
   gaussian_mf,
   gaussian_mf_config,
+  langevin,
   local_mf,
   local_mf_config,
   nonprivate,
   objective_pmf,
   objective_pmf_config,
   personalized_pmf,
+  sdbpr,
+  sdmf,
+  sdmf_config,
 )
 from dpmf_jax.types import System
 
@@ -85,6 +89,19 @@ SYSTEMS = {
         'relation': 'add_remove',
       },
     },
+  ),
+  'sdmf': Entry(
+    sdmf_config.SDMFConfig, sdmf.sdmf, {'paper': sdmf_config.PAPER}
+  ),
+  'sdbpr': Entry(
+    sdbpr.SDBPRConfig,
+    sdbpr.sdbpr,
+    {'paper': sdbpr.PAPER, 'none': sdbpr.NONE},
+  ),
+  'langevin': Entry(
+    langevin.LangevinConfig,
+    langevin.langevin,
+    {'paper': langevin.PAPER, 'none': langevin.NONE},
   ),
   'nonprivate': Entry(
     nonprivate.NonprivateConfig, nonprivate.nonprivate, {'none': {}}
