@@ -172,6 +172,19 @@ def systems(steps: int, mean: float) -> dict[str, Callable[..., Any]]:
   )
   made['sound, uniform 0.1'] = make('objective_pmf', 'sound', epsilon=0.1)
   made['sound, uniform 1'] = make('objective_pmf', 'sound', epsilon=1.0)
+  for epsilon in (0.1, 1.0):
+    made[f'sound, Huber loss, uniform {epsilon:g}'] = make(
+      'objective_pmf', 'sound', epsilon=epsilon, loss='huber'
+    )
+  for epsilon in (1.0, 10.0):
+    made[f'sound, learned features, uniform {epsilon:g}'] = make(
+      'objective_pmf',
+      'sound',
+      epsilon=epsilon,
+      delta=1e-6,
+      feature_share=0.3,
+      rank=3,
+    )
   made[_WEIGHTS] = make(
     'personalized_pmf', 'sound', epsilon=HIGHEST, method='weights'
   )
