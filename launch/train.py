@@ -44,9 +44,17 @@ from launch import cli, specifications
 _SYSTEM = flags.DEFINE_enum(
   'system',
   'gaussian_mf',
-  ['gaussian_mf', 'objective_pmf', 'personalized_pmf', 'nonprivate'],
+  [
+    'gaussian_mf',
+    'objective_pmf',
+    'personalized_pmf',
+    'dpals',
+    'als',
+    'nonprivate',
+  ],
   "What to train. personalized_pmf needs a specification of each rating's "
-  'epsilon; nonprivate is a baseline without any guarantee.',
+  'epsilon; dpals protects whole users; als and nonprivate are baselines '
+  'without any guarantee.',
 )
 _VARIANT = flags.DEFINE_enum(
   'variant',
@@ -186,7 +194,35 @@ _SETTINGS = {
     'noise_steps', None, 'objective_pmf, paper: k2, steps with noise.'
   ),
   'biases': flags.DEFINE_bool(
-    'biases', None, 'nonprivate: whether users and items have biases.'
+    'biases', None, 'nonprivate and als: whether users and items have biases.'
+  ),
+  'contribution': flags.DEFINE_float(
+    'contribution',
+    None,
+    "dpals: bound on a user's terms in all items, in quarters of the scale.",
+  ),
+  'label_bound': flags.DEFINE_float(
+    'label_bound',
+    None,
+    'dpals: residuals are clipped to +- this, in quarters of the scale.',
+  ),
+  'vector_share': flags.DEFINE_float(
+    'vector_share', None, 'dpals: how much vectors weigh against biases.'
+  ),
+  'adaptivity': flags.DEFINE_float(
+    'adaptivity', None, 'dpals: how much more weight rare items get, 0 to 1.'
+  ),
+  'feedback': flags.DEFINE_enum(
+    'feedback',
+    None,
+    ['explicit', 'implicit'],
+    'als: predict ratings, or rank items by whether users know them.',
+  ),
+  'alpha': flags.DEFINE_float(
+    'alpha', None, 'als, implicit: confidence of a rating.'
+  ),
+  'solver': flags.DEFINE_enum(
+    'solver', None, ['cholesky', 'cg'], 'als: how equations are solved.'
   ),
 }
 

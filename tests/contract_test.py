@@ -142,6 +142,14 @@ OTHER = {
   },
   'objective_pmf': {'epsilon': 0.7, 'ridge': 0.2, 'noise_steps': 9},
   'personalized_pmf': {'epsilon': 0.7, 'ridge': 0.2, 'noise_steps': 9},
+  'dpals': {
+    'epsilon': 0.7,
+    'steps': 9,
+    'contribution': 2.0,
+    'adaptivity': 0.1,
+    'final_vector_ridge': 2.0,
+  },
+  'als': {'ridge': 0.3, 'steps': 9},
   'nonprivate': {'step_size': 0.01, 'ridge': 0.3, 'steps': 9},
 }
 

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dpmf_jax.systems import (
+  als,
+  dpals,
+  dpals_config,
   gaussian_mf,
   gaussian_mf_config,
   nonprivate,
@@ -56,6 +59,12 @@ SYSTEMS = {
       'paper': personalized_pmf.PAPER,
     },
   ),
+  'dpals': Entry(
+    dpals_config.DPALSConfig,
+    dpals.dpals,
+    {'sound': {'relation': 'add_remove'}},
+  ),
+  'als': Entry(als.ALSConfig, als.als, {'none': {}}),
   'nonprivate': Entry(
     nonprivate.NonprivateConfig, nonprivate.nonprivate, {'none': {}}
   ),
