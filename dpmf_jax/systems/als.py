@@ -4,8 +4,9 @@ Explicit: ratings are predicted, with biases as further columns: a user row is
 (p_u, b_u, 1) and an item row (q_i, 1, b_i), with the ones held fixed.
 
 Reference: Zhou, Wilkinson, Schreiber and Pan (2008), Large-scale Parallel
-Collaborative Filtering for the Netflix Prize, section 3 (a ridge that grows
-with the number of ratings).
+Collaborative Filtering for the Netflix Prize, section 3. Differs from the
+paper: the ridge grows with the square root of the number of ratings and not
+with that number, which has a lower held-out error on MovieLens.
 
 Implicit: what is predicted is whether a user knows an item at all (1 or 0),
 with confidence 1 + alpha r for what was rated r and 1 for all the rest.
@@ -47,9 +48,8 @@ class ALSConfig:
       they are for ranking, and an RMSE of them means nothing.
     rank: number of factors, without the two bias columns.
     steps: sweeps over users and items.
-    ridge: L2 penalty; explicit per rating: a row with n ratings is shrunk by
-      ridge * n.
-    bias_ridge: of biases alone, per rating (explicit).
+    ridge: L2 penalty; explicit: ridge * sqrt(n) for a row with n ratings.
+    bias_ridge: the same for biases (explicit).
     biases: whether users and items have biases (explicit).
     alpha: confidence of a rating (implicit).
     init_std: standard deviation of the initial factors.
@@ -60,8 +60,8 @@ class ALSConfig:
   feedback: Literal['explicit', 'implicit'] = 'explicit'
   rank: int = 16
   steps: int = 12
-  ridge: float = 0.1
-  bias_ridge: float = 0.02
+  ridge: float = 1.2
+  bias_ridge: float = 1.0
   biases: bool = True
   alpha: float = 1.0
   init_std: float = 0.1
@@ -162,7 +162,7 @@ def explicit_side(
     other = jnp.concatenate([other, column], axis=1)
     own = own.at[:, -1].divide(scale)
   # A row without ratings is 0, whatever its ridge.
-  ridge = hyper.ridge * jnp.maximum(row_counts(rows), 1.0)
+  ridge = hyper.ridge * jnp.sqrt(jnp.maximum(row_counts(rows), 1.0))
   found = _solved(rows, other, label, ridge, own, solver)
   return found if scale is None else found.at[:, -1].multiply(scale)
 

@@ -65,7 +65,9 @@ class Hyper(NamedTuple):
 
 
 class State(NamedTuple):
-  factors: Factors  # users as of the last sweep (secret); items (vector, mean, 1)
+  factors: (
+    Factors  # users as of the last sweep (secret); items (vector, mean, 1)
+  )
   items: dpals_items.Items
   hyper: Hyper
 
@@ -202,9 +204,7 @@ def model(state: State, data: Data) -> Release:
 def release(key: jax.Array, state: State, data: Data) -> Release:
   """Item factors only."""
   del key, data
-  return Release(
-    Factors(None, item_factors(state.items)), state.hyper.center
-  )
+  return Release(Factors(None, item_factors(state.items)), state.hyper.center)
 
 
 def dpals(config: DPALSConfig) -> System:

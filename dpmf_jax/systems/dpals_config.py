@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import cast
 
-import numpy as np
-
 from dpmf_jax import accounting
 from dpmf_jax.accounting.events import checked_count
 from dpmf_jax.accounting.sensitivity import TAIL_SHARE
@@ -176,21 +174,22 @@ def lattice_unit(config: DPALSConfig, num_users: int, rank: int) -> float:
 def check_tails(config: DPALSConfig, num_items: int, rank: int) -> None:
   """Refuses so little noise that the end of its tails would tell."""
   # A user who rated everything moves every sum in every sweep.
-  draws = config.steps * num_items * (2 + rank)
-  lost = noise.uncovered(event(config).noise_multiplier, draws)
+  draws = num_items * (2 + rank)
+  multiplier = event(config).noise_multiplier
+  lost = config.steps * noise.uncovered_jointly(multiplier, draws)
   if lost > TAIL_SHARE * config.delta:
     raise ValueError(
       f'delta={config.delta!r} is too small, or the noise too little, for '
-      f'float32: the tails of {draws} draws end with a chance of {lost:.2g}, '
-      f'and at most {TAIL_SHARE:g} of delta is paid for that; use a smaller '
-      'epsilon or a larger delta'
+      f'float32: the tails of {draws} draws in {config.steps} sweeps end with '
+      f'a chance of {lost:.2g}, and at most {TAIL_SHARE:g} of delta is paid '
+      'for that; use a smaller epsilon or a larger delta'
     )
 
 
 ADVERSARY = (
   "anyone who sees what is released and knows all other users' ratings, the "
   'item ids, the number of users, the code and its settings, but not the '
-  "random key; also all other users together, with what they compute from "
+  'random key; also all other users together, with what they compute from '
   'their own ratings (joint differential privacy)'
 )
 ASSUMPTIONS = (
@@ -209,7 +208,7 @@ ASSUMPTIONS = (
   'ratings adds to the loss, also that of a run thrown away after its '
   'accuracy was seen.',
   'The random generator (Threefry, 64-bit key) is as good as random. Terms of '
-  'users are integers and their sums exact; a user\'s own terms come from '
+  "users are integers and their sums exact; a user's own terms come from "
   'exact sums and float32 operations on single numbers, which are taken to '
   'give the same result wherever that user stands in memory. Noise is rounded '
   'to the lattice of the sums and dithered, but each Gaussian is evaluated in '
@@ -239,5 +238,3 @@ def guarantee(config: DPALSConfig) -> Guarantee:
     f'{multiplier:.6g} times that bound',
     event=event(config),
   )
-
-

@@ -177,15 +177,18 @@ def scaled_vectors(
   moment = moment / jnp.sum(jnp.square(count) / variance)
   size, basis = _eigen(moment)
   size = jnp.maximum(size, 1e-3 * jnp.maximum(size[-1], 1e-12))
-  gain = count[:, None] * size
+  gain = count[:, None] * size[None]
   gain = gain / (gain * count[:, None] + variance[:, None])
   vector = (sums @ basis) * gain
   cover = (vector * count[:, None]).T @ vector / jnp.sum(count)
   size, basis = _eigen(cover)
-  return vector @ basis * (scale * jax.lax.rsqrt(jnp.maximum(size, 1e-12)))
+  scale = scale * jax.lax.rsqrt(jnp.maximum(size, 1e-12))
+  return vector @ basis * scale[None]
 
 
 def _eigen(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+  if len(matrix) == 1:
+    return matrix[0], jnp.ones_like(matrix)
   # One at a time: batches in LAPACK block CPU devices that share threads.
   one = lambda a: tuple(jnp.linalg.eigh(a))
   return jax.custom_batching.sequential_vmap(one)(matrix)
@@ -193,6 +196,8 @@ def _eigen(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _rotation(matrix: jax.Array) -> jax.Array:
   """The orthogonal matrix closest to `matrix` [D, D]."""
+  if len(matrix) == 1:
+    return jnp.where(matrix < 0, -1.0, 1.0)
 
   def one(a):
     left, _, right = jnp.linalg.svd(a)
