@@ -41,7 +41,7 @@ class Sums(NamedTuple):
   """Sums of sweeps so far: precision, and values times precision."""
 
   precision: jax.Array  # [I] of a coordinate
-  count: jax.Array  # [I]
+  counts: jax.Array  # [I]
   residual: jax.Array  # [I]
   vector: jax.Array  # [I, D], a mean and no sum
   vector_variance: jax.Array  # [I]
@@ -51,7 +51,7 @@ class Items(NamedTuple):
   """What is known of items; all of it is released or computed from that."""
 
   mean: jax.Array  # [I] less the center
-  count: jax.Array  # [I] sums of weights
+  counts: jax.Array  # [I] sums of weights
   weight: jax.Array  # [I] for the next sweep
   vector: jax.Array  # [I, D]
   sums: Sums
@@ -86,14 +86,14 @@ def updated(
   variance = jnp.square(std / items.weight)  # [I]
   sums, precision = items.sums, 1.0 / variance
   # Labels were taken from the mean so far, which is put back.
-  residual = noisy[:, 1] + items.count * items.mean
+  residual = noisy[:, 1] + items.counts * items.mean
   sums = sums._replace(
     precision=sums.precision + precision,
-    count=sums.count + precision * noisy[:, 0] / count_scale,
+    counts=sums.counts + precision * noisy[:, 0] / count_scale,
     residual=sums.residual + precision * residual,
   )
   error = jnp.sqrt(1.0 / sums.precision)
-  count = positive_counts(sums.count / sums.precision, error / count_scale)
+  count = positive_counts(sums.counts / sums.precision, error / count_scale)
   rating = _RATING * jnp.minimum(1.0, contribution / (star * _TYPICAL))
   mean = shrunk_means(
     sums.residual / sums.precision,
