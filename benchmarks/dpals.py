@@ -88,6 +88,7 @@ def table(ratings) -> dict[str, list[float]]:
       error = metrics.rmse(test_rows, model, ratings.scale)
       rows.setdefault(label, []).append(error)
       spent = time.perf_counter() - began
+      tqdm.tqdm.write(f'seed {seed}, {label}: {error:.4f} in {spent:.1f} s')
       rows.setdefault(f'{label}: seconds', []).append(spent)
     for label, error in metrics.baselines(train, test).items():
       rows.setdefault(f'{label} (not private)', []).append(error)
