@@ -539,6 +539,7 @@ def test_it_learns_means_and_then_vectors():
   assert baselines[0] < 1.03 * baselines[1]['user_mean']
 
 
+@pytest.mark.slow
 def test_movielens_is_better_than_the_user_mean_at_every_epsilon(data_dir):
   from dpmf_jax.data import catalog
 
