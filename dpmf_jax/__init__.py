@@ -26,6 +26,10 @@ if TYPE_CHECKING:
   from dpmf_jax.serving import load_model as load_model
   from dpmf_jax.serving import recommend as recommend
   from dpmf_jax.sharding import training_data as training_data
+  from dpmf_jax.systems.als import ALSConfig as ALSConfig
+  from dpmf_jax.systems.als import als as als
+  from dpmf_jax.systems.dpals import dpals as dpals
+  from dpmf_jax.systems.dpals_config import DPALSConfig as DPALSConfig
   from dpmf_jax.systems.gaussian_mf import gaussian_mf as gaussian_mf
   from dpmf_jax.systems.gaussian_mf_config import (
     GaussianMFConfig as GaussianMFConfig,
@@ -38,8 +42,12 @@ __version__ = '0.1.0'
 
 # The same names for run time; a test keeps the two lists equal.
 _MODULES = {
+  'als': 'dpmf_jax.systems.als',
+  'ALSConfig': 'dpmf_jax.systems.als',
   'baselines': 'dpmf_jax.metrics',
   'Data': 'dpmf_jax.data.rows',
+  'dpals': 'dpmf_jax.systems.dpals',
+  'DPALSConfig': 'dpmf_jax.systems.dpals_config',
   'epsilon': 'dpmf_jax.accounting',
   'fit': 'dpmf_jax.training',
   'from_arrays': 'dpmf_jax.data.ratings',

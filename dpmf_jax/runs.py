@@ -95,7 +95,7 @@ def prepare(folder: str | Path, *, overwrite: bool = False) -> Path:
         'published, its epsilon and that of this run add up',
         stacklevel=2,
       )
-    for name in (*OUTPUTS, _SEEN, _UNRELEASED):
+    for name in (*OUTPUTS, _SEEN, _UNRELEASED, serving.USERS):
       (folder / name).unlink(missing_ok=True)
     _drop_checkpoints(folder)
   private = folder / 'private'
@@ -283,7 +283,12 @@ def write_model(
   if rest:
     files.save_tree(folder / _UNRELEASED, rest, mode=0o600)
   files.save_tree(folder / _SEEN, serving.seen_leaves(train), mode=0o600)
-  files.write_json(folder / 'ids.json', serving.ids_json(train))
+  ids = serving.ids_json(train)
+  if 'user ids' in system.guarantee.secret:
+    # Where whole users are protected, the list of them would tell.
+    users = {'users': ids.pop('users')}
+    files.write_json(folder / serving.USERS, users, mode=0o600)
+  files.write_json(folder / 'ids.json', ids)
   files.save_tree(folder / 'model.safetensors', release)
 
 

@@ -17,6 +17,8 @@ from dpmf_jax import files
 from dpmf_jax.data.ratings import Ratings
 from dpmf_jax.types import Release
 
+# The user ids, where a guarantee keeps them secret.
+USERS = 'private/users.json'
 _BLOCK = 1024  # users scored at a time: bounds memory to a block of scores
 
 
@@ -84,6 +86,13 @@ def load_model(folder: str | Path) -> Model:
       )
   leaves, _ = files.load_leaves(folder / 'model.safetensors')
   ids = files.read_json(folder / 'ids.json')
+  if 'users' not in ids:
+    if not (folder / USERS).is_file():
+      raise ValueError(
+        f'{folder / "ids.json"} has no user ids (this system keeps them '
+        f'secret) and {folder / USERS} is not there'
+      )
+    ids |= files.read_json(folder / USERS)
   covered = True
   secret = folder / 'private' / 'unreleased.safetensors'
   if secret.is_file():

@@ -58,10 +58,13 @@ _SYSTEM = flags.DEFINE_enum(
     'sdmf',
     'sdbpr',
     'langevin',
+    'dpals',
+    'als',
     'nonprivate',
   ],
   "What to train. personalized_pmf needs a specification of each rating's "
-  'epsilon; local_mf needs no trusted curator; nonprivate is a baseline '
+  'epsilon; local_mf needs no trusted curator; dpals protects whole users; als '
+  'and nonprivate are baselines '
   'without any guarantee.',
 )
 _VARIANT = flags.DEFINE_enum(
@@ -268,7 +271,35 @@ _SETTINGS = {
     'clip', None, 'langevin, paper: clip perturbed ratings to the scale.'
   ),
   'biases': flags.DEFINE_bool(
-    'biases', None, 'nonprivate: whether users and items have biases.'
+    'biases', None, 'nonprivate and als: whether users and items have biases.'
+  ),
+  'contribution': flags.DEFINE_float(
+    'contribution',
+    None,
+    "dpals: bound on a user's terms in all items, in quarters of the scale.",
+  ),
+  'label_bound': flags.DEFINE_float(
+    'label_bound',
+    None,
+    'dpals: residuals are clipped to +- this, in quarters of the scale.',
+  ),
+  'vector_share': flags.DEFINE_float(
+    'vector_share', None, 'dpals: how much vectors weigh against biases.'
+  ),
+  'adaptivity': flags.DEFINE_float(
+    'adaptivity', None, 'dpals: how much more weight rare items get, 0 to 1.'
+  ),
+  'feedback': flags.DEFINE_enum(
+    'feedback',
+    None,
+    ['explicit', 'implicit'],
+    'als: predict ratings, or rank items by whether users know them.',
+  ),
+  'alpha': flags.DEFINE_float(
+    'alpha', None, 'als, implicit: confidence of a rating.'
+  ),
+  'solver': flags.DEFINE_enum(
+    'solver', None, ['cholesky', 'cg'], 'als: how equations are solved.'
   ),
 }
 

@@ -32,6 +32,8 @@ def build(name, variant, *more, **settings):
   given = {k: v for k, v in common.items() if k in fields}
   if more:
     given |= {more[0]: more[1], 'rank': 3, 'feature_steps': 3}
+  if name == 'dpals':
+    given['rank'] = 2  # for so few users it would choose 0
   return entry.build(
     entry.config(**{**entry.variants[variant], **given, **settings})
   )
@@ -156,6 +158,14 @@ OTHER = {
   'objective_pmf': {'epsilon': 0.7, 'ridge': 0.2, 'noise_steps': 9},
   'personalized_pmf': {'epsilon': 0.7, 'ridge': 0.2, 'noise_steps': 9},
   'local_mf': {'epsilon': 0.7, 'prior_variance': 0.2, 'bias_ridge': 2.0},
+  'dpals': {
+    'epsilon': 0.7,
+    'steps': 9,
+    'contribution': 2.0,
+    'adaptivity': 0.1,
+    'final_vector_ridge': 2.0,
+  },
+  'als': {'ridge': 0.3, 'steps': 9},
   'nonprivate': {'step_size': 0.01, 'ridge': 0.3, 'steps': 9},
   'sdmf': {'epsilon': 0.7, 'epsilon_value': 0.5, 'ridge': 0.02, 'online': 0.8},
   'sdbpr': {'epsilon': 0.7, 'ridge': 0.02, 'step_size': 4.0, 'steps': 9},

@@ -82,6 +82,14 @@ _LOCAL_USER = {
 }
 # Few rounds: what is released is a mean of what few clients sent.
 _SDCF = {'scale': (1.0, 5.0), 'rank': 2, 'steps': 2}
+# A user with one rating reaches the bound on contributions, and vectors theirs.
+_DPALS = {
+  'scale': (1.0, 5.0),
+  'delta': 1e-5,
+  'contribution': 0.5,
+  'clip_norm': 1e-3,
+  'count_scale': 0.2,
+}
 
 CASES: dict[tuple[str, str], tuple[Case, ...]] = {
   ('gaussian_mf', 'sound'): tuple(
@@ -190,6 +198,18 @@ CASES: dict[tuple[str, str], tuple[Case, ...]] = {
   ('sdbpr', 'none'): (Case(_SDCF, 'random'),),
   ('langevin', 'paper'): (Case({**_SDCF, 'epsilon': 1.0}, 'random'),),
   ('langevin', 'none'): (Case(_SDCF, 'random'),),
+  ('dpals', 'sound'): tuple(
+    Case({**_DPALS, **settings}, 'known')
+    for settings in (
+      {'epsilon': 1.0, 'rank': 0, 'steps': 1},
+      {'epsilon': 4.0, 'rank': 0, 'steps': 2},
+      {'epsilon': 1.0, 'rank': 1, 'steps': 2},
+      {'epsilon': 4.0, 'rank': 2, 'steps': 2},
+    )
+  ),
+  ('als', 'none'): (
+    Case({'scale': (1.0, 5.0), 'rank': 1, 'steps': 2}, 'random'),
+  ),
   ('nonprivate', 'none'): (
     Case({'scale': (1.0, 5.0), 'rank': 1, 'steps': 2}, 'random'),
   ),

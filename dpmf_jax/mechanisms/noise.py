@@ -145,6 +145,26 @@ def uncovered(noise_multiplier: float, num_draws: int) -> float:
   return num_draws * math.exp(-(room**2) / 2)
 
 
+def uncovered_jointly(noise_multiplier: float, num_draws: int) -> float:
+  """`uncovered` for one release where a record moves many draws a little.
+
+  Args:
+    noise_multiplier: the noise over how far a record moves all draws together.
+    num_draws: how many draws it moves.
+
+  Privacy: with s_d the move of draw d's pair over the noise, and S = 1/m a
+  bound on the root of the sum of s_d^2, the chances sum to at most
+  exp(-REACH^2 / 2) times the sum of exp(REACH s_d). In exp(x) = 1 + x + rest
+  the sum of the x is at most REACH S sqrt(n), by Cauchy and Schwarz, and
+  rest / s^2 rises with s, so that the rests sum to at most exp(REACH S).
+  """
+  most = 1 / noise_multiplier
+  if most >= REACH:
+    return float(num_draws)
+  terms = num_draws + REACH * most * num_draws**0.5 + math.exp(REACH * most)
+  return terms * math.exp(-(REACH**2) / 2)
+
+
 def rounded_up(value: float) -> np.float32:
   """`value` as float32, never smaller: rounding must not remove noise."""
   rounded = np.float32(value)

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dpmf_jax.systems import (
+  als,
+  dpals,
+  dpals_config,
   gaussian_mf,
   gaussian_mf_config,
   langevin,
@@ -103,6 +106,12 @@ SYSTEMS = {
     langevin.langevin,
     {'paper': langevin.PAPER, 'none': langevin.NONE},
   ),
+  'dpals': Entry(
+    dpals_config.DPALSConfig,
+    dpals.dpals,
+    {'sound': {'relation': 'add_remove'}},
+  ),
+  'als': Entry(als.ALSConfig, als.als, {'none': {}}),
   'nonprivate': Entry(
     nonprivate.NonprivateConfig, nonprivate.nonprivate, {'none': {}}
   ),

@@ -1,0 +1,295 @@
+"""Plain alternating least squares: the baseline of `dpals`, not private.
+
+Explicit: ratings are predicted, with biases as further columns: a user row is
+(p_u, b_u, 1) and an item row (q_i, 1, b_i), with the ones held fixed.
+
+Reference: Zhou, Wilkinson, Schreiber and Pan (2008), Large-scale Parallel
+Collaborative Filtering for the Netflix Prize, section 3. Differs from the
+paper: the ridge grows with the square root of the number of ratings and not
+with that number, which has a lower held-out error on MovieLens.
+
+Implicit: what is predicted is whether a user knows an item at all (1 or 0),
+with confidence 1 + alpha r for what was rated r and 1 for all the rest.
+
+Reference: Hu, Koren and Volinsky (2008), Collaborative Filtering for Implicit
+Feedback Datasets, eq. (3) to (5): with Y^T Y computed once for all users, the
+work is proportional to the ratings and not to users times items.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpmf_jax.accounting.events import checked_count
+from dpmf_jax.data.rows import Data, Rows
+from dpmf_jax.kernels import conjugate, normal
+from dpmf_jax.kernels.gradients import take
+from dpmf_jax.systems.settings import require, scale_check
+from dpmf_jax.types import Factors, Guarantee, Release, System
+
+# Above this rank conjugate gradients are faster, and take no [R, D, D].
+_MOST_CHOLESKY = 64
+# Least confidence of an implicit rating, which is divided by.
+_LEAST = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ALSConfig:
+  """Settings of a run.
+
+  Attributes:
+    scale: (lowest, highest) possible rating.
+    feedback: 'explicit' or 'implicit'. Scores of the latter are not ratings:
+      they are for ranking, and an RMSE of them means nothing.
+    rank: number of factors, without the two bias columns.
+    steps: sweeps over users and items.
+    ridge: L2 penalty; explicit: ridge * sqrt(n) for a row with n ratings.
+    bias_ridge: the same for biases (explicit).
+    biases: whether users and items have biases (explicit).
+    alpha: confidence of a rating (implicit).
+    init_std: standard deviation of the initial factors.
+    solver: 'cholesky', 'cg' (conjugate gradients) or None, by rank.
+  """
+
+  scale: tuple[float, float]
+  feedback: Literal['explicit', 'implicit'] = 'explicit'
+  rank: int = 16
+  steps: int = 12
+  ridge: float = 1.2
+  bias_ridge: float = 1.0
+  biases: bool = True
+  alpha: float = 1.0
+  init_std: float = 0.1
+  solver: Literal['cholesky', 'cg'] | None = None
+
+  def __post_init__(self):
+    for field in ('rank', 'steps'):
+      checked_count(field, getattr(self, field))
+    implicit = self.feedback == 'implicit'
+    require(
+      self,
+      scale=scale_check(self.scale),
+      feedback=(
+        self.feedback in ('explicit', 'implicit'),
+        "'explicit' or 'implicit'",
+      ),
+      rank=(1 <= self.rank <= 2_000, 'in 1..2000'),
+      steps=(self.steps >= 1, 'at least 1'),
+      ridge=(self.ridge > 0, 'positive'),
+      bias_ridge=(self.bias_ridge > 0, 'positive'),
+      alpha=(self.alpha > 0, 'positive'),
+      init_std=(self.init_std > 0, 'positive'),
+      solver=(self.solver in (None, 'cholesky', 'cg'), "'cholesky' or 'cg'"),
+    )
+    if implicit and self.scale[0] < 0:
+      raise ValueError(
+        f'scale={self.scale!r} must not be negative for implicit feedback: '
+        'a rating is a confidence'
+      )
+
+  @property
+  def solves_with(self) -> Literal['cholesky', 'cg']:
+    if self.solver is not None:
+      return self.solver
+    return 'cg' if self.rank > _MOST_CHOLESKY else 'cholesky'
+
+
+class Hyper(NamedTuple):
+  """Traced settings: changing one does not compile again."""
+
+  ridge: jax.Array
+  bias_ridge: jax.Array
+  alpha: jax.Array
+  offset: jax.Array
+
+
+class State(NamedTuple):
+  factors: Factors
+  hyper: Hyper
+
+
+class Info(NamedTuple):
+  unsafe_user_norm: jax.Array
+  unsafe_item_norm: jax.Array
+
+
+def row_counts(rows: Rows) -> jax.Array:
+  """Ratings in each row, [num_rows] float32."""
+  counts = jax.ops.segment_sum(
+    rows.length.reshape(-1), rows.row.reshape(-1), rows.num_rows
+  )
+  return counts.astype(jnp.float32)
+
+
+def _solved(rows, factors, label, ridge, start, solver, **more) -> jax.Array:
+  if solver == 'cg':
+    return conjugate.solution(rows, factors, label, ridge, start, **more)
+  matrix, vector = normal.equations(rows, factors, label, more.get('weight'))
+  if (common := more.get('common')) is not None:
+    matrix = matrix + common[None]
+  return normal.solve(matrix, vector, ridge)
+
+
+def explicit_side(
+  rows: Rows,
+  own: jax.Array,
+  other: jax.Array,
+  other_bias: jax.Array | None,
+  hyper: Hyper,
+  solver: str,
+) -> jax.Array:
+  """Factors [R, D] or [R, D + 1], the bias last, that fit a side best.
+
+  Args:
+    rows: the ratings by the rows that are solved for.
+    own: [R, D] or [R, D + 1] to start from.
+    other: [num_columns, D], the other side's factors.
+    other_bias: [num_columns], or None without biases.
+    hyper: settings.
+    solver: 'cholesky' or 'cg'.
+  """
+  label, scale = rows.value - hyper.offset, None
+  if other_bias is not None:
+    label = label - take(other_bias, rows.column)
+    # One ridge for all, on a column that is scaled to have its own.
+    scale = jnp.sqrt(hyper.ridge / hyper.bias_ridge)
+    column = jnp.full((len(other), 1), scale)
+    other = jnp.concatenate([other, column], axis=1)
+    own = own.at[:, -1].divide(scale)
+  # A row without ratings is 0, whatever its ridge.
+  ridge = hyper.ridge * jnp.sqrt(jnp.maximum(row_counts(rows), 1.0))
+  found = _solved(rows, other, label, ridge, own, solver)
+  return found if scale is None else found.at[:, -1].multiply(scale)
+
+
+def implicit_side(
+  rows: Rows, own: jax.Array, other: jax.Array, hyper: Hyper, solver: str
+) -> jax.Array:
+  """Factors [R, D] by Hu et al., eq. (4): (Y^T Y + Y^T (C - 1) Y + ridge)^-1
+  Y^T C p, with p = 1 for what was rated."""
+  weight = jnp.maximum(hyper.alpha * rows.value, _LEAST)  # c - 1
+  ridge = jnp.full(rows.num_rows, hyper.ridge)
+  return _solved(
+    rows,
+    other,
+    (1.0 + weight) / weight,  # times the weight it is c p
+    ridge,
+    own,
+    solver,
+    weight=weight,
+    common=other.T @ other,
+  )
+
+
+@functools.cache
+def _explicit_step(biases: bool, solver: str):
+  """One sweep; one object for equal arguments."""
+
+  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+    del key  # Nothing is drawn.
+    user, item = state.factors
+    hyper = state.hyper
+    if not biases:
+      user = explicit_side(data.by_user, user, item, None, hyper, solver)
+      item = explicit_side(data.by_item, item, user, None, hyper, solver)
+    else:
+      found = explicit_side(
+        data.by_user, user[:, :-1], item[:, :-2], item[:, -1], hyper, solver
+      )
+      user = user.at[:, :-1].set(found)
+      own = jnp.concatenate([item[:, :-2], item[:, -1:]], axis=1)
+      found = explicit_side(
+        data.by_item, own, user[:, :-2], user[:, -2], hyper, solver
+      )
+      item = item.at[:, :-2].set(found[:, :-1]).at[:, -1].set(found[:, -1])
+    info = Info(jnp.linalg.norm(user), jnp.linalg.norm(item))
+    return State(Factors(user, item), hyper), info
+
+  return step
+
+
+@functools.cache
+def _implicit_step(solver: str):
+  """One sweep; one object for equal arguments."""
+
+  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+    del key  # Nothing is drawn.
+    user, item = state.factors
+    user = implicit_side(data.by_user, user, item, state.hyper, solver)
+    item = implicit_side(data.by_item, item, user, state.hyper, solver)
+    info = Info(jnp.linalg.norm(user), jnp.linalg.norm(item))
+    return State(Factors(user, item), state.hyper), info
+
+  return step
+
+
+def _model(state: State, data: Data) -> Release:
+  del data
+  return Release(state.factors, state.hyper.offset)
+
+
+def _release(key: jax.Array, state: State, data: Data) -> Release:
+  del key
+  return _model(state, data)
+
+
+def als(config: ALSConfig) -> System:
+  """Alternating least squares without any privacy, to compare with.
+
+  Privacy: none. Everything it releases is computed from ratings as they are.
+  """
+  implicit = config.feedback == 'implicit'
+  biases = config.biases and not implicit
+
+  def init(key: jax.Array, data: Data) -> State:
+    user_key, item_key = jax.random.split(key)
+
+    def side(key, num_rows, one):
+      rows = jax.random.normal(key, (num_rows, config.rank)) * config.init_std
+      if not biases:
+        return rows
+      extra = jnp.zeros((num_rows, 2)).at[:, one].set(1.0)
+      return jnp.concatenate([rows, extra], axis=1)
+
+    total = jnp.sum(data.by_user.value)  # padding has value 0
+    mean = total / jnp.maximum(jnp.sum(data.by_user.length), 1)
+    return State(
+      Factors(
+        side(user_key, data.by_user.num_rows, 1),
+        side(item_key, data.by_item.num_rows, 0),
+      ),
+      Hyper(
+        ridge=jnp.float32(config.ridge),
+        bias_ridge=jnp.float32(config.bias_ridge),
+        alpha=jnp.float32(config.alpha),
+        offset=jnp.float32(0) if implicit else mean,
+      ),
+    )
+
+  if implicit:
+    step = _implicit_step(config.solves_with)
+  else:
+    step = _explicit_step(biases, config.solves_with)
+  return System(
+    init=init,
+    step=step,
+    model=_model,
+    release=_release,
+    steps=config.steps,
+    guarantee=Guarantee(
+      status='none',
+      unit='rating',
+      relation='replace',
+      adversary='none: this system is not private',
+      released=('user factors', 'item factors', 'mean rating'),
+      secret=(),
+      assumptions=(),
+      mechanism='none',
+      event=None,
+    ),
+  )

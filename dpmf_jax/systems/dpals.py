@@ -1,0 +1,238 @@
+"""ALS with user-level privacy: items are released, users stay at home.
+
+Reference: Chien, Jain, Krichene, Rendle, Song, Thakurta and Zhang (2021),
+Private Alternating Least Squares, Algorithm 1 (joint differential privacy);
+Krichene, Jain, Song, Sundararajan, Thakurta and Zhang (2023), Multi-Task
+Differential Privacy Under Distribution Skew (adaptive weights).
+
+A sweep: every user fits a bias and a vector to their own ratings against the
+items so far; what all users add to the items' equations is summed, exactly,
+and gets noise; the items are solved for again.
+
+Differs from the papers: labels are clipped inside the sensitivity, and so is
+a user's contribution, by scaling all of it and leaving nothing out; counts
+and biases are in the same sums; an item's matrix is its count times what all
+items share (see `dpals_items`); noisy sums of all sweeps are kept.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpmf_jax.data.rows import Data
+from dpmf_jax.kernels import normal, user_sums
+from dpmf_jax.kernels.gradients import take
+from dpmf_jax.mechanisms import noise
+from dpmf_jax.systems import dpals_items, dpals_users
+from dpmf_jax.systems.dpals_config import (
+  DPALSConfig,
+  check_tails,
+  guarantee,
+  lattice_unit,
+  noise_std,
+  rank_of,
+)
+from dpmf_jax.types import Factors, Release, System
+
+# Of a rating less its item's mean, in stars: 2.5 and MOST_MEAN, and a bit.
+_MOST_LABEL = 6.0
+
+
+class Hyper(NamedTuple):
+  """Traced settings: changing one does not compile again."""
+
+  noise: jax.Array
+  unit: jax.Array
+  dither: jax.Array  # int32
+  star: jax.Array
+  center: jax.Array
+  low: jax.Array
+  high: jax.Array
+  contribution: jax.Array  # this and the next two in units of ratings
+  label_bound: jax.Array
+  count_scale: jax.Array
+  vector_share: jax.Array
+  clip_norm: jax.Array
+  adaptivity: jax.Array
+  memory: jax.Array
+  bias_ridge: jax.Array
+  vector_ridge: jax.Array
+  final_bias_ridge: jax.Array
+  final_vector_ridge: jax.Array
+
+
+class State(NamedTuple):
+  factors: (
+    Factors  # users as of the last sweep (secret); items (vector, mean, 1)
+  )
+  items: dpals_items.Items
+  hyper: Hyper
+
+
+class Info(NamedTuple):
+  """Diagnostics, computed after the noise."""
+
+  mean_norm: jax.Array
+  vector_norm: jax.Array
+
+
+def hyper_of(config: DPALSConfig, num_users: int, rank: int) -> Hyper:
+  """The traced settings for that many users."""
+  std = noise_std(config, rank)
+  unit = lattice_unit(config, num_users, rank)
+  in_stars = ('contribution', 'label_bound', 'count_scale')
+  as_they_are = (
+    'vector_share',
+    'clip_norm',
+    'adaptivity',
+    'memory',
+    'bias_ridge',
+    'vector_ridge',
+    'final_bias_ridge',
+    'final_vector_ridge',
+  )
+  number = lambda field: jnp.float32(getattr(config, field))
+  star = jnp.float32(config.star)
+  return Hyper(
+    noise=jnp.asarray(noise.rounded_up(std)),
+    unit=jnp.float32(unit),
+    dither=jnp.int32(noise.dither_bits(std, unit)),
+    star=star,
+    center=jnp.float32(config.center),
+    low=jnp.float32(config.scale[0]),
+    high=jnp.float32(config.scale[1]),
+    **{field: number(field) * star for field in in_stars},
+    **{field: number(field) for field in as_they_are},
+  )
+
+
+def local_users(
+  items: dpals_items.Items, hyper: Hyper, data: Data
+) -> tuple[user_sums.Users, user_sums.Public]:
+  """What users put into a sweep's sums, and what they were told for it.
+
+  Privacy: each user's part is a function of their own ratings and of `items`.
+  """
+  vector, bias = dpals_users.exact_fit(
+    data.by_user,
+    items.mean,
+    items.vector,
+    star=hyper.star,
+    center=hyper.center,
+    most_norm=dpals_items.MOST_NORM,
+    most_label=_MOST_LABEL,
+    vector_ridge=hyper.vector_ridge,
+    bias_ridge=hyper.bias_ridge,
+  )
+  # The center is part of what a user subtracts.
+  bias = jnp.where(jnp.isfinite(bias), bias, 0.0) + hyper.center
+  public = user_sums.Public(
+    items.mean, items.weight, hyper.label_bound, hyper.count_scale
+  )
+  num_items = data.by_item.num_rows
+  square = user_sums.squared_norms(data.by_user, bias, public, num_items)
+  weight = user_sums.weights(square, hyper.contribution)
+  vector = dpals_users.clipped(vector, hyper.clip_norm, hyper.vector_share)
+  if vector:
+    columns = jnp.stack(vector, axis=1)
+  else:
+    columns = jnp.zeros((data.by_user.num_rows, 0))
+  return user_sums.Users(bias, columns, weight), public
+
+
+def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+  """One sweep; the rank is that of the state's items.
+
+  Privacy: given `items`, which earlier sweeps released, users' terms are
+  functions of their own ratings, so a user who comes or goes adds or takes
+  away their own terms, of norm at most `sensitivity(config)` over all sums of
+  all items. The noise makes a sweep a Gaussian mechanism; items are computed
+  from its result.
+  """
+  hyper = state.hyper
+  users, public = local_users(state.items, hyper, data)
+  sums = user_sums.item_sums(data.by_item, users, public, hyper.unit)
+  (draws,) = noise.draws(key, [sums.shape], data.by_user.mesh)
+  noisy = noise.add_on_lattice(
+    sums, draws, hyper.noise, hyper.unit, hyper.dither
+  )
+  items = dpals_items.updated(
+    state.items,
+    noisy,
+    hyper.noise,
+    star=hyper.star,
+    count_scale=hyper.count_scale,
+    contribution=hyper.contribution,
+    vector_share=hyper.vector_share,
+    adaptivity=hyper.adaptivity,
+    memory=hyper.memory,
+  )
+  one = jnp.ones_like(users.bias)[:, None]
+  bias = (users.bias - hyper.center)[:, None]
+  factors = Factors(
+    jnp.concatenate([users.vector, one, bias], axis=1), item_factors(items)
+  )
+  info = Info(jnp.linalg.norm(items.mean), jnp.linalg.norm(items.vector))
+  return State(factors, items, hyper), info
+
+
+def item_factors(items: dpals_items.Items) -> jax.Array:
+  """[I, D + 2]: vector, mean and a 1 for the user's bias."""
+  mean = items.mean[:, None]
+  return jnp.concatenate([items.vector, mean, jnp.ones_like(mean)], axis=1)
+
+
+def model(state: State, data: Data) -> Release:
+  """Items, and what each user fits to their own ratings; not released."""
+  items, hyper, rows = state.items, state.hyper, data.by_user
+  # One ridge for all, on columns that are scaled to have their own.
+  ones = jnp.ones_like(items.mean)[:, None]
+  scale = jnp.sqrt(hyper.final_bias_ridge / hyper.final_vector_ridge)
+  factors = jnp.concatenate([items.vector * (scale / hyper.star), ones], axis=1)
+  label = rows.value - hyper.center - take(items.mean, rows.column)
+  matrix, right = normal.equations(rows, factors, label)
+  found = normal.solve(matrix, right, hyper.final_bias_ridge)
+  vector = found[:, :-1] * (scale / hyper.star)
+  one = jnp.ones((rows.num_rows, 1))
+  user = jnp.concatenate([vector, one, found[:, -1:]], axis=1)
+  return Release(Factors(user, item_factors(items)), hyper.center)
+
+
+def release(key: jax.Array, state: State, data: Data) -> Release:
+  """Item factors only."""
+  del key, data
+  return Release(Factors(None, item_factors(state.items)), state.hyper.center)
+
+
+def dpals(config: DPALSConfig) -> System:
+  """ALS that protects whole users; item factors are released.
+
+  Privacy: `steps` adaptive Gaussian mechanisms (see `step`) are Gaussian DP
+  with mu = sqrt(steps) / noise_multiplier (Dong, Roth and Su 2022, Corollary
+  3.3). The number of sweeps, the rank and the start depend on public facts
+  alone: settings, and the numbers of users and items. What a user computes
+  from their own ratings and the released items goes to that user only: joint
+  differential privacy (Kearns, Pai, Roth and Ullman 2014, the billboard
+  lemma of Hsu et al. 2016).
+  """
+
+  def init(key: jax.Array, data: Data) -> State:
+    num_users, num_items = data.by_user.num_rows, data.by_item.num_rows
+    rank = rank_of(config, num_users, num_items)
+    check_tails(config, num_items, rank)
+    hyper = hyper_of(config, num_users, rank)
+    items = dpals_items.start(key, num_items, rank, hyper.star)
+    user = jnp.zeros((num_users, rank + 2)).at[:, -2].set(1.0)
+    return State(Factors(user, item_factors(items)), items, hyper)
+
+  return System(
+    init=init,
+    step=step,
+    model=model,
+    release=release,
+    steps=config.steps,
+    guarantee=guarantee(config),
+  )

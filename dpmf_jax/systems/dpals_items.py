@@ -1,0 +1,206 @@
+"""Item counts, means and vectors from sums with noise of a known size.
+
+Everything here is computed from what a sweep releases: it costs nothing. With
+sums x = (n, s, B) of an item, noise of variance e^2 in each and item weights
+a taken off again:
+
+  counts   n is a count plus noise; the prior is exponential.
+  means    s = n m + errors; m varies by `_SPREAD` around a common mean.
+  vectors  B = n S q + errors, S the users' covariance, which all items share;
+           the covariance of S q over items is estimated from B itself.
+
+Differs from Chien et al. (2021): their A_j = sum p p^T of each item has noise
+in D (D + 1) / 2 numbers. n_j S has it in one, and S need not be known: it is
+the same linear map for all items, which the scaling of vectors takes up.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.stats import norm
+
+from dpmf_jax.kernels.user_sums import MOST_WEIGHT
+from dpmf_jax.mechanisms.clipping import clip_rows
+
+# Of ratings in stars, a quarter of the scale's width; from MovieLens.
+_SPREAD = 0.25  # variance of item means
+_RATING = 0.8  # variance of a rating around mean and bias
+_SCALE = 0.3  # root mean square of a coordinate of a vector
+_TYPICAL = 12.0  # norm of a user's labels, for the variance of weights
+# Bounds on what is public, so that users' equations fit into integers.
+MOST_NORM = 2.0  # of a vector
+MOST_MEAN = 3.0
+# Part of the mean count that is added before weights are computed.
+_LEAST = 0.3
+
+
+class Sums(NamedTuple):
+  """Sums of sweeps so far: precision, and values times precision."""
+
+  precision: jax.Array  # [I] of a coordinate
+  counts: jax.Array  # [I]
+  residual: jax.Array  # [I]
+  vector: jax.Array  # [I, D], a mean and no sum
+  vector_variance: jax.Array  # [I]
+
+
+class Items(NamedTuple):
+  """What is known of items; all of it is released or computed from that."""
+
+  mean: jax.Array  # [I] less the center
+  counts: jax.Array  # [I] sums of weights
+  weight: jax.Array  # [I] for the next sweep
+  vector: jax.Array  # [I, D]
+  sums: Sums
+
+
+def start(key: jax.Array, num_items: int, rank: int, star: jax.Array) -> Items:
+  """Items before any sweep: random vectors, no means, equal weights."""
+  zero = jnp.zeros(num_items)
+  vector = _SCALE * jax.random.normal(key, (num_items, rank)) * star
+  vector = clip_rows(vector, MOST_NORM * star)
+  sums = Sums(zero, zero, zero, jnp.zeros((num_items, rank)), zero)
+  return Items(zero, zero, zero + 1.0, vector, sums)
+
+
+def updated(
+  items: Items,
+  noisy: jax.Array,
+  std: jax.Array,
+  *,
+  star: jax.Array,
+  count_scale: jax.Array,
+  contribution: jax.Array,
+  vector_share: jax.Array,
+  adaptivity: jax.Array,
+  memory: jax.Array,
+) -> Items:
+  """Items after a sweep that released `noisy` [I, 2 + D] with noise `std`.
+
+  The settings are those of the config, in units of ratings, not of stars.
+  """
+  noisy = jnp.where(jnp.isfinite(noisy), noisy, 0.0) / items.weight[:, None]
+  variance = jnp.square(std / items.weight)  # [I]
+  sums, precision = items.sums, 1.0 / variance
+  # Labels were taken from the mean so far, which is put back.
+  residual = noisy[:, 1] + items.counts * items.mean
+  sums = sums._replace(
+    precision=sums.precision + precision,
+    counts=sums.counts + precision * noisy[:, 0] / count_scale,
+    residual=sums.residual + precision * residual,
+  )
+  error = jnp.sqrt(1.0 / sums.precision)
+  count = positive_counts(sums.counts / sums.precision, error / count_scale)
+  rating = _RATING * jnp.minimum(1.0, contribution / (star * _TYPICAL))
+  mean = shrunk_means(
+    sums.residual / sums.precision,
+    count,
+    jnp.square(error) + count * rating * jnp.square(star),
+    _SPREAD * jnp.square(star),
+  )
+  mean = jnp.clip(mean, -MOST_MEAN * star, MOST_MEAN * star)
+  vector, rank = items.vector, items.vector.shape[1]
+  if rank:
+    sums = _with_vectors(sums, noisy[:, 2:], variance, memory)
+    spread = rating * jnp.square(vector_share * star) / rank
+    vector = scaled_vectors(
+      sums.vector, count, sums.vector_variance + count * spread, _SCALE * star
+    )
+    vector = clip_rows(vector, MOST_NORM * star)
+  weight = (count / jnp.mean(count) + _LEAST) ** -adaptivity
+  typical = jnp.sum(count * jnp.square(weight)) / jnp.sum(count)
+  weight = jnp.minimum(weight / jnp.sqrt(typical), MOST_WEIGHT)
+  return Items(mean, count, weight, vector, sums)
+
+
+def positive_counts(noisy: jax.Array, error: jax.Array) -> jax.Array:
+  """The mean [I] of x >= 0 given x + N(0, error^2), x exponential.
+
+  The prior's mean is that of all of `noisy`, or its error if that is larger.
+  """
+  size = jnp.sqrt(float(len(noisy)))
+  prior = jnp.maximum(jnp.mean(noisy), jnp.mean(error) / size)
+  z = noisy / error - error / prior
+  # Far below 0 the mean is 1 / |z|, and float32 would take a difference.
+  near = jnp.maximum(z, -10.0)
+  tail = near + jnp.exp(norm.logpdf(near) - norm.logcdf(near))
+  return error * jnp.where(z < -10.0, -1.0 / z, tail)
+
+
+def shrunk_means(
+  sums: jax.Array, count: jax.Array, variance: jax.Array, spread: jax.Array
+) -> jax.Array:
+  """The best linear estimate [I] of m from sums = count * m + errors.
+
+  Errors have `variance` [I], and m varies by `spread` around a common mean.
+  """
+  total = jnp.square(count) * spread + variance
+  common = jnp.sum(sums * count / total) / jnp.sum(jnp.square(count) / total)
+  return common + (sums - common * count) * count * spread / total
+
+
+def _with_vectors(
+  sums: Sums, noisy: jax.Array, variance: jax.Array, memory: jax.Array
+) -> Sums:
+  """Sums with those of a sweep, earlier ones turned to fit and weighing less.
+
+  Users' vectors turn with the items', so the earlier sums are turned by the
+  rotation that brings them closest to the new ones.
+  """
+  before = jnp.maximum(sums.vector_variance, 1e-30)  # 0 before the first
+  earlier = jnp.where(sums.vector_variance > 0, memory / before, 0.0)
+  precision = 1.0 / variance
+  cross = (sums.vector / jnp.sqrt(before * variance)[:, None]).T @ noisy
+  turned = sums.vector @ _rotation(jnp.where(jnp.isfinite(cross), cross, 0.0))
+  total = earlier + precision
+  vector = earlier[:, None] * turned + precision[:, None] * noisy
+  spread = jnp.square(earlier) * sums.vector_variance + precision
+  return sums._replace(
+    vector=vector / total[:, None], vector_variance=spread / jnp.square(total)
+  )
+
+
+def scaled_vectors(
+  sums: jax.Array, count: jax.Array, variance: jax.Array, scale: jax.Array
+) -> jax.Array:
+  """Vectors [I, D], shrunk by what is known of their errors, of one `scale`.
+
+  `sums` = count * vector + errors of `variance` [I] in each coordinate. The
+  covariance of vectors is estimated by moments. The result has uncorrelated
+  columns, whose mean squares over ratings are scale^2.
+  """
+  rank = sums.shape[1]
+  moment = (sums / variance[:, None]).T @ sums - len(sums) * jnp.eye(rank)
+  moment = moment / jnp.sum(jnp.square(count) / variance)
+  size, basis = _eigen(moment)
+  size = jnp.maximum(size, 1e-3 * jnp.maximum(size[-1], 1e-12))
+  gain = count[:, None] * size[None]
+  gain = gain / (gain * count[:, None] + variance[:, None])
+  vector = (sums @ basis) * gain
+  cover = (vector * count[:, None]).T @ vector / jnp.sum(count)
+  size, basis = _eigen(cover)
+  scale = scale * jax.lax.rsqrt(jnp.maximum(size, 1e-12))
+  return vector @ basis * scale[None]
+
+
+def _eigen(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+  if len(matrix) == 1:
+    return matrix[0], jnp.ones_like(matrix)
+  # One at a time: batches in LAPACK block CPU devices that share threads.
+  one = lambda a: tuple(jnp.linalg.eigh(a))
+  return jax.custom_batching.sequential_vmap(one)(matrix)
+
+
+def _rotation(matrix: jax.Array) -> jax.Array:
+  """The orthogonal matrix closest to `matrix` [D, D]."""
+  if len(matrix) == 1:
+    return jnp.where(matrix < 0, -1.0, 1.0)
+
+  def one(a):
+    left, _, right = jnp.linalg.svd(a)
+    return left @ right
+
+  return jax.custom_batching.sequential_vmap(one)(matrix)

@@ -1,0 +1,550 @@
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+import scipy.integrate
+import scipy.stats
+
+from dpmf_jax import accounting, certificate, metrics, runs, serving
+from dpmf_jax.accounting import ledger
+from dpmf_jax.data.ratings import Ratings
+from dpmf_jax.data.splits import random_split
+from dpmf_jax.data.synthetic import synthetic
+from dpmf_jax.kernels import user_sums
+from dpmf_jax.mechanisms import noise
+from dpmf_jax.sharding import device_mesh, training_data
+from dpmf_jax.systems import SYSTEMS, dpals, dpals_items, dpals_users
+from dpmf_jax.systems.dpals_config import (
+  DPALSConfig,
+  check_tails,
+  event,
+  noise_std,
+  rank_of,
+  sensitivity,
+)
+from dpmf_jax.systems.user_choice import rank_for, user_level_settings
+from dpmf_jax.training import fit
+
+SCALE = (1.0, 5.0)
+DELTA = 1e-5
+
+
+def settings(**more):
+  common = {
+    'relation': 'add_remove', 'scale': SCALE, 'delta': DELTA, 'epsilon': 5.0,
+  }  # fmt: skip
+  return DPALSConfig(**{**common, **more})
+
+
+def table(rows, num_users, num_items, scale=SCALE):
+  user, item, value = zip(*rows, strict=True)
+  return Ratings(
+    user=np.array(user),
+    item=np.array(item),
+    value=np.array(value, float),
+    user_ids=np.arange(num_users),
+    item_ids=np.arange(num_items),
+    scale=scale,
+  )
+
+
+@pytest.fixture(scope='module')
+def crowd():
+  """50 users, 30 items: ordinary users, and users who are extreme.
+
+  User 0 rated everything highest, 1 everything by turns, 2 one item that
+  nobody else rated, 3 a single popular one lowest, 4 two opposite ratings.
+  """
+  rng = np.random.default_rng(4)
+  rows = [(0, i, 5.0) for i in range(29)]
+  rows += [(1, i, 5.0 if i % 2 else 1.0) for i in range(29)]
+  rows += [(2, 29, 5.0), (3, 0, 1.0), (4, 0, 5.0), (4, 1, 1.0)]
+  for user in range(5, 50):
+    items = {0, *rng.choice(29, rng.integers(1, 20), replace=False).tolist()}
+    rows += [(user, i, float(rng.integers(1, 6))) for i in sorted(items)]
+  return table(rows, 50, 30)
+
+
+EXTREME = range(6)
+
+
+def items_after(config, data, sweeps):
+  """Items that some sweeps released, as any public items."""
+  system = dpals.dpals(config)
+  state = system.init(jax.random.key(3), data)
+  step = jax.jit(system.step)
+  for number in range(sweeps):
+    state, _ = step(jax.random.key(10 + number), state, data)
+  return state.items, state.hyper
+
+
+@jax.jit
+def integer_sums(items, hyper, data):
+  users, public = dpals.local_users(items, hyper, data)
+  return user_sums.item_sums(data.by_item, users, public, hyper.unit)
+
+
+# Sensitivity: take one user away.
+
+
+@pytest.mark.parametrize('rank', [0, 2])
+@pytest.mark.parametrize('sweeps', [0, 2])
+def test_removing_a_user_moves_sums_by_their_own_terms(crowd, rank, sweeps):
+  config = settings(rank=rank, contribution=2.0)
+  items, hyper = items_after(config, training_data(crowd), sweeps)
+  total = np.asarray(integer_sums(items, hyper, training_data(crowd)), int)
+  bound = sensitivity(config, rank)
+  lengths = []
+  for user in EXTREME:
+    rest = training_data(crowd.take(crowd.user != user))
+    moved = total - np.asarray(integer_sums(items, hyper, rest))
+    alone = training_data(crowd.take(crowd.user == user))
+    own = np.asarray(integer_sums(items, hyper, alone))
+    # Exactly: no other user's term changed by a single unit.
+    np.testing.assert_array_equal(moved, own)
+    length = np.linalg.norm(moved * float(hyper.unit))
+    assert length <= bound
+    lengths.append(length)
+  # The bound is not far from what happens, so a wrong one would be seen.
+  assert max(lengths) > (0.95 if rank == 0 else 0.8) * bound
+
+
+def test_a_bound_that_forgets_something_would_be_seen(crowd):
+  config = settings(rank=2, contribution=2.0, clip_norm=1e-3)
+  items, hyper = items_after(config, training_data(crowd), 2)
+  data = training_data(crowd.take(crowd.user == 1))
+  users, public = jax.jit(dpals.local_users)(items, hyper, data)
+  bound = sensitivity(config, 2)
+  length = lambda users: np.linalg.norm(
+    np.asarray(user_sums.item_sums(data.by_item, users, public, hyper.unit))
+    * float(hyper.unit)
+  )
+  assert length(users) > 0.9 * bound
+  loud = users._replace(weight=jnp.ones_like(users.weight))
+  assert length(loud) > 1.5 * bound
+  assert length(users._replace(vector=2 * users.vector)) > 1.2 * bound
+  # Without vectors the bound would be too small for this user.
+  assert length(users) > sensitivity(config, 0)
+
+
+@pytest.mark.parametrize('scale', [(1.0, 5.0), (0.0, 100.0)])
+def test_contributions_are_bounded_whatever_the_items(crowd, scale):
+  """Also for items that no sweep would release."""
+  value = scale[0] + (crowd.value - 1) / 4 * (scale[1] - scale[0])
+  data = training_data(dataclasses.replace(crowd, value=value, scale=scale))
+  config = settings(rank=3, contribution=1.0, scale=scale)
+  hyper = dpals.hyper_of(config, 50, 3)
+  rng = np.random.default_rng(0)
+  bound = sensitivity(config, 3)
+  local_users = jax.jit(dpals.local_users)
+  for number in range(20):
+    size = 10.0 ** rng.integers(-4, 2) * config.star
+    wide = lambda *shape, s=size: jnp.asarray(rng.normal(size=shape) * s)
+    items = dpals_items.start(jax.random.key(number), 30, 3, hyper.star)
+    items = items._replace(
+      mean=wide(30).astype('float32'),
+      vector=wide(30, 3).astype('float32'),
+      weight=jnp.asarray(rng.uniform(0, 4, 30), 'float32'),
+    )
+    users, _ = local_users(items, hyper, data)
+    assert float(jnp.linalg.norm(users.vector, axis=1).max()) <= 1.2
+    y = np.clip(
+      value
+      - np.asarray(items.mean)[crowd.item]
+      - np.asarray(users.bias)[crowd.user],
+      -2 * config.star,
+      2 * config.star,
+    )
+    size = (y**2 + (0.5 * config.star) ** 2) * (
+      1 + np.linalg.norm(users.vector, axis=1)[crowd.user] ** 2
+    )
+    weight = np.asarray(users.weight, float)[crowd.user]
+    weight = weight * np.asarray(items.weight, float)[crowd.item]
+    length = np.sqrt(np.bincount(crowd.user, weight**2 * size))
+    assert length.max() <= bound
+
+
+def test_items_that_are_not_finite_tell_nothing(crowd):
+  config = settings(rank=2, contribution=1.0)
+  items, hyper = items_after(config, training_data(crowd), 1)
+  items = items._replace(
+    vector=items.vector.at[3].set(jnp.nan), mean=items.mean.at[4].set(jnp.inf)
+  )
+  sums = np.asarray(integer_sums(items, hyper, training_data(crowd)), int)
+  rest = training_data(crowd.take(crowd.user != 0))
+  moved = sums - np.asarray(integer_sums(items, hyper, rest))
+  assert np.linalg.norm(moved * float(hyper.unit)) <= sensitivity(config, 2)
+
+
+# Sums: exact, and those of the oracle.
+
+
+def test_sums_are_those_of_slow_loops(crowd):
+  config = settings(rank=2)
+  items, hyper = items_after(config, training_data(crowd), 2)
+  data = training_data(crowd)
+  users, _ = jax.jit(dpals.local_users)(items, hyper, data)
+  total = np.zeros((30, 4))
+  for user in range(50):
+    at = crowd.user == user
+    terms = oracles.user_terms(
+      crowd.value[at],
+      crowd.item[at],
+      float(users.bias[user]),
+      np.asarray(users.vector[user], float),
+      float(users.weight[user]),
+      mean=np.asarray(items.mean, float),
+      weights=np.asarray(items.weight, float),
+      bound=2.0,
+      scale=0.5,
+    )
+    for item, term in terms.items():
+      total[item] += term
+  found = np.asarray(integer_sums(items, hyper, data)) * float(hyper.unit)
+  # Each of up to 47 terms is cut by less than a unit.
+  np.testing.assert_allclose(found, total, atol=50 * float(hyper.unit))
+
+
+def test_sums_do_not_depend_on_places_or_devices(crowd):
+  config = settings(rank=3)
+  items, hyper = items_after(config, training_data(crowd), 2)
+  expected = integer_sums(items, hyper, training_data(crowd))
+  order = np.random.default_rng(1).permutation(50)
+  moved = dataclasses.replace(crowd, user=order[crowd.user])
+  for data in (
+    training_data(moved),
+    training_data(crowd, slots=4, slices=8),
+    training_data(crowd, mesh=device_mesh(2)),
+  ):
+    np.testing.assert_array_equal(integer_sums(items, hyper, data), expected)
+
+
+def test_units_hold_the_largest_sums():
+  for num_users in (1, 2, 6040, 10**6):
+    for largest in (0.3, 1.0, 9.6, 240.0):
+      unit = user_sums.least_unit(num_users, largest)
+      assert largest <= unit * 2**30 / num_users
+      assert np.log2(unit) == round(np.log2(unit))
+  # Everybody loud, at the largest weight: nothing wraps.
+  count, items = 3000, 2
+  rows = [(u, i, 5.0) for u in range(count) for i in range(items)]
+  data = training_data(table(rows, count, items))
+  unit = user_sums.least_unit(count, user_sums.term_bound(2.0, 0.5, 1.2))
+  users = user_sums.Users(
+    jnp.zeros(count), jnp.full((count, 1), 1.2), jnp.ones(count)
+  )
+  public = user_sums.Public(
+    jnp.zeros(items), jnp.full(items, 4.0), jnp.float32(2), jnp.float32(0.5)
+  )
+  sums = user_sums.item_sums(data.by_item, users, public, jnp.float32(unit))
+  expected = count * 4.0 * np.array([[0.5, 2.0, 2.4]] * items)
+  np.testing.assert_allclose(np.asarray(sums) * unit, expected, rtol=1e-5)
+
+
+def test_norms_are_upper_bounds(crowd):
+  data = training_data(crowd)
+  rng = np.random.default_rng(2)
+  bias, mean = rng.normal(size=50), rng.normal(size=30)
+  weight = rng.uniform(0, 4, 30)
+  public = user_sums.Public(
+    jnp.asarray(mean, 'float32'),
+    jnp.asarray(weight, 'float32'),
+    jnp.float32(2),
+    jnp.float32(0.5),
+  )
+  found = user_sums.squared_norms(
+    data.by_user, jnp.asarray(bias, 'float32'), public, 30
+  )
+  y = np.clip(crowd.value - mean[crowd.item] - bias[crowd.user], -2, 2)
+  terms = weight[crowd.item] ** 2 * (y**2 + 0.25)
+  exact = np.bincount(crowd.user, terms)
+  assert (np.asarray(found) >= exact).all()
+  np.testing.assert_allclose(found, exact, rtol=1e-3)
+
+
+def test_elementwise_solutions_are_those_of_lapack():
+  rng = np.random.default_rng(5)
+  for size in (1, 2, 5):
+    root = rng.normal(size=(40, size, size + 2))
+    matrix = root @ root.transpose(0, 2, 1) + np.eye(size)
+    right = rng.normal(size=(40, size))
+    upper = [
+      [jnp.asarray(matrix[:, a, b], 'float32') for b in range(a, size)]
+      for a in range(size)
+    ]
+    columns = [jnp.asarray(right[:, a], 'float32') for a in range(size)]
+    found = np.stack(dpals_users.columns_solution(upper, columns), axis=1)
+    expected = np.linalg.solve(matrix, right[..., None])[..., 0]
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_a_user_s_fit_is_a_ridge_regression(crowd):
+  config = settings(rank=2)
+  data = training_data(crowd)
+  items, hyper = items_after(config, data, 1)
+  vector, bias = dpals_users.exact_fit(
+    data.by_user, items.mean, items.vector, star=hyper.star,
+    center=hyper.center, most_norm=2.0, most_label=6.0,
+    vector_ridge=hyper.vector_ridge, bias_ridge=hyper.bias_ridge,
+  )  # fmt: skip
+  for user in (0, 2, 20):
+    at = crowd.user == user
+    i = crowd.item[at]
+    x = np.asarray(items.vector, float)[i]
+    x = np.concatenate([x, np.ones((len(i), 1))], axis=1)
+    y = crowd.value[at] - 3.5 - np.asarray(items.mean, float)[i]
+    found = np.linalg.solve(x.T @ x + np.diag([1.0, 1.0, 10.0]), x.T @ y)
+    mine = [float(column[user]) for column in (*vector, bias)]
+    # Factors and labels are rounded to 2^-9 of 2.3 and of 6.
+    np.testing.assert_allclose(mine, found, atol=0.02)
+
+
+# Noise.
+
+
+def test_noise_has_the_scale_that_was_calibrated():
+  # 3,000 numbers: the right scale fails with chance 1e-4, by the threshold;
+  # 2/3 and 3/2 of it have p-values below 1e-20.
+  config = settings(rank=1, epsilon=1.0)
+  data = training_data(table([(0, 0, 5.0), (1, 1, 2.0)], 5, 3000))
+  system = dpals.dpals(config)
+  state = system.init(jax.random.key(0), data)
+  sums = np.asarray(integer_sums(state.items, state.hyper, data), float)
+  after, _ = jax.jit(system.step)(jax.random.key(1), state, data)
+  seen = after.items.sums
+  precision = np.asarray(seen.precision, float)
+  noisy = [
+    np.asarray(seen.counts, float) / precision * 0.5,
+    np.asarray(seen.residual, float) / precision,
+    np.asarray(seen.vector[:, 0], float),
+  ]
+  std = noise_std(config, 1)
+  mu = 1 / event(config).noise_multiplier
+  assert std >= sensitivity(config, 1) / mu
+  for place, values in enumerate(noisy):
+    drawn = values - sums[:, place] * float(state.hyper.unit)
+    test = lambda s, d=drawn: scipy.stats.kstest(d / (s * std), 'norm').pvalue
+    assert test(1.0) > 1e-4
+    assert test(2 / 3) < 1e-10
+    assert test(3 / 2) < 1e-10
+  pairs = np.corrcoef(noisy)
+  assert abs(pairs[np.triu_indices(3, 1)]).max() < 0.08  # 4.4 deviations
+
+
+def test_every_sweep_draws_anew(crowd):
+  data = training_data(crowd)
+  config = settings(rank=0, steps=2)
+  states = []
+  fit(
+    dpals.dpals(config), jax.random.key(0), data, report_every=1,
+    callbacks=[lambda report: states.append(report.state)],
+  )  # fmt: skip
+  one, two = (np.asarray(s.items.sums.counts) for s in states[1:])
+  assert abs(np.corrcoef(one, two - one)[0, 1]) < 0.999
+
+
+# What is stated.
+
+
+def test_the_statement_is_about_users():
+  config = settings()
+  guarantee = dpals.dpals(config).guarantee
+  assert (guarantee.unit, guarantee.relation) == ('user', 'add_remove')
+  assert accounting.epsilon(guarantee, DELTA) == pytest.approx(5, rel=1e-4)
+  assert accounting.epsilon(guarantee, DELTA) <= 5 * (1 + 1e-9)
+  # Twelve sweeps are one Gaussian.
+  spent = event(config)
+  mu = accounting.gaussian.mu_of(5.0, DELTA)
+  assert spent.noise_multiplier == pytest.approx(12**0.5 / mu, rel=1e-5)
+  assert 'user factors' in guarantee.secret
+  assert 'user ids' in guarantee.secret
+  assert guarantee.released == ('item factors', 'offset', 'item ids')
+
+
+def test_the_certificate_speaks_of_users():
+  config = settings()
+  document = certificate.certificate(
+    dpals.dpals(config).guarantee, system='dpals', config=config, delta=DELTA,
+    seed=None, parameters={'dataset': 'x'},
+  )  # fmt: skip
+  words = certificate.text(document)
+  assert 'any one user with all ratings' in words.lower()
+  assert 'All ratings of one person together' not in words
+  assert document['unit'] == 'user'
+
+
+def test_the_ledger_keeps_units_apart(tmp_path):
+  guarantee = dpals.dpals(settings()).guarantee
+  spend = lambda unit: ledger.spend(
+    tmp_path / 'ledger', ledger.proved_event(guarantee), budget_epsilon=20.0,
+    delta=DELTA, unit=unit, relation='add_remove', dataset='x', digest='d',
+    system='dpals', variant='sound', what='here',
+  )  # fmt: skip
+  spend('user')
+  with pytest.raises(ValueError, match='unit'):
+    spend('rating')
+
+
+def test_user_ids_are_not_beside_the_model(tmp_path, small_ratings):
+  data = training_data(small_ratings)
+  config = settings(rank=1, steps=1)
+  system = dpals.dpals(config)
+  state = system.init(jax.random.key(0), data)
+  folder = runs.prepare(tmp_path / 'run')
+  runs.write_model(
+    folder, system, jax.random.key(1), state, data, small_ratings
+  )
+  runs.finish(folder, {})
+  ids = json.loads((folder / 'ids.json').read_text())
+  assert 'users' not in ids
+  assert len(ids['items']) == 40
+  users = folder / 'private' / 'users.json'
+  assert users.stat().st_mode & 0o777 == 0o600
+  model = serving.load_model(folder)
+  np.testing.assert_array_equal(model.user_ids, small_ratings.user_ids)
+  assert not model.covered
+  users.unlink()
+  with pytest.raises(ValueError, match='keeps them secret'):
+    serving.load_model(folder)
+
+
+@pytest.mark.parametrize(
+  ('setting', 'message'),
+  [
+    ({'relation': 'replace'}, "relation='replace'"),
+    ({'delta': 0.0}, r'delta=0\.0'),
+    ({'rank': 17}, 'rank=17'),
+    ({'rank': 1.5}, 'rank'),
+    ({'steps': 0}, 'steps=0'),
+    ({'count_scale': 3.0}, r'count_scale=3\.0'),
+    ({'contribution': float('nan')}, 'contribution=nan'),
+    ({'scale': (1000.0, 1001.0)}, 'within 64 widths'),
+    ({'noise_multiplier': 1.0}, 'exactly one'),
+    ({'epsilon': None}, 'exactly one'),
+  ],
+)
+def test_wrong_settings_are_named(setting, message):
+  with pytest.raises(ValueError, match=message):
+    settings(**setting)
+
+
+def test_too_little_noise_for_float32_is_refused():
+  config = settings(epsilon=None, noise_multiplier=0.2)
+  with pytest.raises(ValueError, match='tails'):
+    check_tails(config, 1000, 4)
+  check_tails(settings(epsilon=20.0), 100_000, 8)
+  # Never above the bound that gives every draw the whole move.
+  for multiplier in (0.3, 1.0, 5.0):
+    for draws in (1, 100, 10**7):
+      joint = noise.uncovered_jointly(multiplier, draws)
+      worst = max(
+        # k draws that are moved alike, and the others not at all.
+        k * np.exp(-((9 - 1 / multiplier / k**0.5) ** 2) / 2)
+        + (draws - k) * np.exp(-(9**2) / 2)
+        for k in (1, 10, 100, 10**4, draws)
+        if k <= draws
+      )
+      assert worst <= joint
+
+
+# Items.
+
+
+def test_counts_are_posterior_means():
+  noisy = np.array([-3.0, 0.0, 1.0, 8.0, 30.0])
+  error = np.array([1.0, 1.0, 2.0, 1.0, 3.0])
+  found = dpals_items.positive_counts(
+    jnp.asarray(noisy, 'float32'), jnp.asarray(error, 'float32')
+  )
+  prior = noisy.mean()
+  for value, sd, mean in zip(noisy, error, found, strict=True):
+    density = lambda x, v=value, s=sd: np.exp(
+      -x / prior - (x - v) ** 2 / (2 * s * s)
+    )
+    top = max(value, 0) + 12 * sd
+    weight = scipy.integrate.quad(density, 0, top, limit=200)[0]
+    moment = scipy.integrate.quad(
+      lambda x, d=density: x * d(x), 0, top, limit=200
+    )[0]
+    assert float(mean) == pytest.approx(moment / weight, rel=2e-3)
+  far = dpals_items.positive_counts(jnp.array([-1e6, -50.0, 5.0]), jnp.ones(3))
+  assert bool((far > 0).all())
+
+
+def test_means_are_shrunk_by_their_errors():
+  rng = np.random.default_rng(6)
+  count = rng.exponential(20, 4000)
+  truth = 0.3 + 0.5 * rng.normal(size=4000)
+  variance = 9 + count * 0.8
+  sums = count * truth + np.sqrt(variance) * rng.normal(size=4000)
+  found = np.asarray(
+    dpals_items.shrunk_means(*(jnp.asarray(x) for x in (sums, count, variance)),
+                             0.25)
+  )  # fmt: skip
+  error = np.mean((found - truth) ** 2)
+  expected = np.mean(0.25 * variance / (variance + 0.25 * count**2))
+  assert error == pytest.approx(expected, rel=0.15)
+  assert error < np.mean((truth - truth.mean()) ** 2)
+
+
+# Choice and accuracy.
+
+
+def test_the_rank_comes_from_public_facts():
+  assert rank_for(0.27, 6040, 3706) == 0  # MovieLens-1M, epsilon 1
+  assert rank_for(1.12, 6040, 3706) == 3  # epsilon 5
+  assert rank_for(3.45, 6040, 3706) == 8
+  assert rank_for(1.12, 943, 1682) == 0  # MovieLens-100K
+  assert rank_for(3.45, 943, 1682) == 2
+  ranks = [rank_for(mu, 5000, 3000) for mu in np.linspace(0.01, 5, 100)]
+  assert ranks == sorted(ranks)
+  with pytest.raises(ValueError, match='num_items=0'):
+    rank_for(1.0, 5, 0)
+  for epsilon in (0.1, 5.0, 20.0):
+    name, chosen = user_level_settings(
+      num_users=6040, num_items=3706, scale=SCALE, epsilon=epsilon, delta=DELTA
+    )
+    config = SYSTEMS[name].config(**chosen)
+    default = dataclasses.replace(config, rank=None)
+    assert rank_of(default, 6040, 3706) == config.rank
+
+
+def held_out(config, ratings, seed=0):
+  train, test = random_split(ratings, 0.2, seed=seed)
+  data = training_data(train)
+  system = dpals.dpals(config)
+  state = fit(system, jax.random.key(seed), data)
+  rows = training_data(test).by_user
+  model = jax.jit(system.model)(state, data)
+  error = metrics.rmse(rows, model, ratings.scale)
+  return error, metrics.baselines(train, test)
+
+
+def test_it_learns_means_and_then_vectors():
+  ratings = synthetic(
+    num_users=2000, num_items=100, num_ratings=60_000, rank=2, seed=3
+  )
+  errors = {
+    rank: held_out(settings(rank=rank, epsilon=20.0), ratings)[0]
+    for rank in (0, 2)
+  }
+  baselines = held_out(settings(rank=0, epsilon=0.05, steps=2), ratings)
+  assert errors[0] < 0.97 * baselines[1]['user_mean']
+  assert errors[2] < 0.97 * errors[0]
+  # With hardly any budget it is the users' own means that are left.
+  assert baselines[0] < 1.03 * baselines[1]['user_mean']
+
+
+@pytest.mark.slow
+def test_movielens_is_better_than_the_user_mean_at_every_epsilon(data_dir):
+  from dpmf_jax.data import catalog
+
+  ratings = catalog.load('ml-100k', data_dir=data_dir, quiet=True)
+  for epsilon, most in ((0.1, 1.045), (20.0, 0.945)):
+    error, baselines = held_out(settings(epsilon=epsilon), ratings)
+    assert error < most
+    assert error < baselines['user_mean'] + 0.005
