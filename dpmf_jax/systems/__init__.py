@@ -12,6 +12,8 @@ from dpmf_jax.systems import (
   objective_pmf,
   objective_pmf_config,
   personalized_pmf,
+  power_mf,
+  power_mf_config,
 )
 from dpmf_jax.types import System
 
@@ -55,6 +57,11 @@ SYSTEMS = {
       'sound': {'variant': 'sound', 'relation': 'add_remove'},
       'paper': personalized_pmf.PAPER,
     },
+  ),
+  'power_mf': Entry(
+    power_mf_config.PowerMFConfig,
+    power_mf.power_mf,
+    {'sound': {'relation': 'add_remove'}},
   ),
   'nonprivate': Entry(
     nonprivate.NonprivateConfig, nonprivate.nonprivate, {'none': {}}
