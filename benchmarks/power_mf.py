@@ -46,9 +46,7 @@ def main(argv: Sequence[str]) -> int:
   figures = []
   for name in _DATASETS.value:
     ratings = catalog.load(name, data_dir=_DATA_DIR.value, quiet=True)
-    splits = [
-      random_split(ratings, 0.2, seed=s) for s in range(_SEEDS.value)
-    ]
+    splits = [random_split(ratings, 0.2, seed=s) for s in range(_SEEDS.value)]
     alone = [metrics.baselines(*split)['user_mean'] for split in splits]
     print(f'{name}: user mean {np.mean(alone):.4f}')
     for epsilon in map(float, _EPSILONS.value):

@@ -44,9 +44,18 @@ from launch import cli, specifications
 _SYSTEM = flags.DEFINE_enum(
   'system',
   'gaussian_mf',
-  ['gaussian_mf', 'objective_pmf', 'personalized_pmf', 'nonprivate'],
-  "What to train. personalized_pmf needs a specification of each rating's "
-  'epsilon; nonprivate is a baseline without any guarantee.',
+  [
+    'gaussian_mf',
+    'objective_pmf',
+    'personalized_pmf',
+    'power_mf',
+    'auto',
+    'nonprivate',
+  ],
+  'What to train. auto: what is best for this --epsilon and so many users and '
+  'items, and how, by a rule that looks at no rating (systems/choice.py). '
+  "personalized_pmf needs a specification of each rating's epsilon; nonprivate "
+  'is a baseline without any guarantee.',
 )
 _VARIANT = flags.DEFINE_enum(
   'variant',
@@ -143,6 +152,15 @@ _SETTINGS = {
     'delta_per_step', None, "paper: the paper's delta of a step."
   ),
   'rank': flags.DEFINE_integer('rank', None, 'Number of factors.'),
+  'rounds': flags.DEFINE_integer(
+    'rounds', None, 'power_mf: how often factors are asked for.'
+  ),
+  'mean_share': flags.DEFINE_float(
+    'mean_share', None, 'power_mf: part of the budget spent on item means.'
+  ),
+  'bias_share': flags.DEFINE_float(
+    'bias_share', None, 'power_mf: part of the budget spent on user biases.'
+  ),
   'steps': flags.DEFINE_integer('steps', None, 'Number of steps.'),
   'step_size': flags.DEFINE_float('step_size', None, 'Step size.'),
   'ridge': flags.DEFINE_float('ridge', None, 'L2 penalty.'),
@@ -191,19 +209,22 @@ _SETTINGS = {
 }
 
 
-def _config(entry, variant: str, scale) -> Any:
-  """The config of the system from the flags."""
+def _config(name: str, variant: str, scale, chosen) -> Any:
+  """The config of the system from the flags, over what was `chosen`."""
   import dataclasses
 
+  from dpmf_jax.systems import SYSTEMS
+
+  entry = SYSTEMS[name]
   fields = {field.name for field in dataclasses.fields(entry.config)}
-  settings = {**entry.variants[variant], 'scale': scale}
-  for name, flag in _SETTINGS.items():
+  settings = {**entry.variants[variant], **chosen, 'scale': scale}
+  for setting, flag in _SETTINGS.items():
     if flag.value is None:
       continue
-    if name in fields:
-      settings[name] = flag.value
+    if setting in fields:
+      settings[setting] = flag.value
     elif flag.present:
-      raise ValueError(f'--{name} is not a setting of --system={_SYSTEM.value}')
+      raise ValueError(f'--{setting} is not a setting of --system={name}')
   if 'epsilon' in fields and not settings.keys() & {
     'epsilon',
     'noise_multiplier',
@@ -216,10 +237,34 @@ def _config(entry, variant: str, scale) -> Any:
   return entry.config(**settings)
 
 
-def _personalized(name: str, entry) -> bool:
+def _chosen(ratings) -> tuple[str, dict[str, Any]]:
+  """The system's name, and for --system=auto its settings."""
+  from dpmf_jax.systems.choice import choice
+
+  if _SYSTEM.value != 'auto':
+    return _SYSTEM.value, {}
+  epsilon, delta = (_SETTINGS[name].value for name in ('epsilon', 'delta'))
+  if epsilon is None:
+    raise ValueError('--system=auto needs --epsilon, such as --epsilon=1')
+  return choice(
+    'rating',
+    num_users=ratings.num_users,
+    num_items=ratings.num_items,
+    epsilon=epsilon,
+    delta=delta,
+    scale=ratings.scale,
+  )
+
+
+def _personalized(name: str) -> bool:
   """Whether a system reads the epsilon of each rating."""
   import dataclasses
 
+  from dpmf_jax.systems import SYSTEMS
+
+  if name == 'auto':
+    return False
+  entry = SYSTEMS[name]
   fields = {field.name for field in dataclasses.fields(entry.config)}
   return name.startswith('personalized') or 'personalized' in fields
 
@@ -242,7 +287,7 @@ def _load():
   )
 
 
-def _spend(system, config, variant: str, ratings):
+def _spend(name: str, system, config, variant: str, ratings):
   """What puts this run into the ledger; None without one."""
   from dpmf_jax import runs
   from dpmf_jax.accounting import ledger
@@ -263,7 +308,7 @@ def _spend(system, config, variant: str, ratings):
     relation=system.guarantee.relation,
     dataset=ratings.name,
     digest=runs.digest(ratings),
-    system=_SYSTEM.value,
+    system=name,
     variant=variant,
     what=os.path.abspath(_OUTPUT.value),
   )
@@ -298,19 +343,24 @@ def _train() -> None:
   fraction = _TEST_FRACTION.value
   if not 0 <= fraction < 1:
     raise ValueError(f'--test_fraction={fraction} must be in [0, 1)')
-  entry = SYSTEMS[_SYSTEM.value]
-  variant = _VARIANT.value if _VARIANT.value in entry.variants else 'none'
   specifications.check(
     system=_SYSTEM.value,
-    personalized=_personalized(_SYSTEM.value, entry),
+    personalized=_personalized(_SYSTEM.value),
     path=_RATINGS.value,
   )
   ratings = specifications.attach(
     _load(), path=_RATINGS.value, format=_FORMAT.value
   )
-  config = _config(entry, variant, ratings.scale)
+  name, chosen = _chosen(ratings)
+  entry = SYSTEMS[name]
+  variant = _VARIANT.value
+  if variant not in entry.variants:
+    if 'none' not in entry.variants:
+      raise ValueError(f'--system={name} has no --variant={variant}')
+    variant = 'none'
+  config = _config(name, variant, ratings.scale, chosen)
   system = entry.build(config)
-  spend = _spend(system, config, variant, ratings)
+  spend = _spend(name, system, config, variant, ratings)
   if spend and _OVERWRITE.value:
     spend(dry_run=True)  # before the run that was there is gone
   folder = runs.prepare(_OUTPUT.value, overwrite=_OVERWRITE.value)
@@ -335,7 +385,7 @@ def _train() -> None:
   }
   settings = {
     **public,
-    'system': _SYSTEM.value,
+    'system': name,
     'config': repr(config),
     'seed': seed,
     'ratings': runs.digest(train),
@@ -374,7 +424,7 @@ def _train() -> None:
   lines = {} if test is None else metrics.baselines(train, test)
   document = certificate.certificate(
     system.guarantee,
-    system=_SYSTEM.value,
+    system=name,
     config=config,
     delta=delta,
     seed=seed,
@@ -383,7 +433,7 @@ def _train() -> None:
   report = {
     'note': 'computed from the ratings without noise: not covered by the '
     'certificate, for the curator only',
-    'system': _SYSTEM.value,
+    'system': name,
     'variant': variant,
     'status': document['status'],
     'train_rmse': curve[-1]['train_rmse'],
@@ -399,13 +449,13 @@ def _train() -> None:
     'curve': curve,
   }
   files.write_json(folder / 'metrics.json', report, mode=0o600)
-  name = f'{_SYSTEM.value} ({variant}) on {ratings.name}'
+  title = f'{name} ({variant}) on {ratings.name}'
   if document['epsilon'] is not None:
-    name += f', {document["status"]} epsilon {document["epsilon"]:.3g}'
-  plots.learning_curve(folder / 'learning_curve.png', curve, lines, title=name)
+    title += f', {document["status"]} epsilon {document["epsilon"]:.3g}'
+  plots.learning_curve(folder / 'learning_curve.png', curve, lines, title=title)
   runs.finish(folder, document)
 
-  print(f'\n{name}')
+  print(f'\n{title}')
   rows = {'this model, held out': report['test_rmse']} | {
     f'{key.replace("_", " ")} (not private)': value
     for key, value in lines.items()

@@ -56,7 +56,7 @@ class Hyper(NamedTuple):
   count_scale: jax.Array
   low: jax.Array
   high: jax.Array
-  unit: jax.Array  # of ratings: a quarter of the scale
+  unit: jax.Array  # a quarter of the scale; means and factors are in units
   residual_bound: jax.Array
   lattice_unit: jax.Array
   lattice_shift: jax.Array  # int32
@@ -90,13 +90,13 @@ class Info(NamedTuple):
 
 
 def _label(rows: Rows, state: State, column_mean, row_mean=None) -> jax.Array:
-  """What the means leave of each rating, [C, S, L].
+  """What the means leave of each rating, [C, S, L], in units.
 
   Privacy: of a rating, its own value and means alone, elementwise.
   """
   hyper = state.hyper
   middle = (hyper.low + hyper.high) / 2
-  label = jnp.clip(rows.value, hyper.low, hyper.high) - middle
+  label = (jnp.clip(rows.value, hyper.low, hyper.high) - middle) / hyper.unit
   if column_mean is not None:
     label = label - take(column_mean, rows.column)
   if row_mean is not None:
@@ -104,11 +104,12 @@ def _label(rows: Rows, state: State, column_mean, row_mean=None) -> jax.Array:
   return label
 
 
-def _noisy_means(key, state: State, rows: Rows, others: int, label, how):
-  """Means of rows from one noisy release of (count_scale * count, sum).
+def noisy_pair(key, state: State, rows: Rows, others: int, label, how):
+  """Noisy counts and sums [R] of rows, and variances, for `shrunk_means`.
 
   Privacy: `normal.lattice_equations` with factors that are all 1 has exact
-  sums; one rating moves those of its row by at most `pair_sensitivity`.
+  sums; one rating moves (count_scale * count, sum) of its row by at most
+  `pair_sensitivity`, and no other row.
   """
   pure, shift = how
   hyper, shape = state.hyper, (rows.num_rows, 2)
@@ -117,7 +118,7 @@ def _noisy_means(key, state: State, rows: Rows, others: int, label, how):
     jnp.ones((others, 1)),
     label,
     clip_norm=1.0,
-    label_bound=2 * hyper.unit,
+    label_bound=settings.LABEL_BOUND,
     shift=shift,
   )
   if pure:
@@ -141,28 +142,23 @@ def _noisy_means(key, state: State, rows: Rows, others: int, label, how):
   )
   # Of a coordinate of L2-Laplace noise in two dimensions, or of Gaussian.
   variance = jnp.square(scale) * (3.0 if pure else 1.0)
-  found = shrunk_means(
-    count,
-    total / hyper.unit,
-    count_variance=variance / jnp.square(hyper.count_scale),
-    total_variance=variance / jnp.square(hyper.unit),
-    most=others,
-  )
-  return found._replace(
-    mean=found.mean * hyper.unit, common=found.common * hyper.unit
-  )
+  return {
+    'count': count,
+    'total': total,
+    'count_variance': variance / jnp.square(hyper.count_scale),
+    'total_variance': variance,
+  }
 
 
-def _noisy_rows(key, state: State, rows: Rows, label, own, other, counts, gain):
-  """Factors [R, D] of rows and their prior, from one noisy release of sums.
+def noisy_sums(key, state: State, rows: Rows, label, own, other):
+  """Noisy sums [R, D] of (prediction - label) times `other`, over ratings.
 
   Args:
-    own, other: factors of the rows, and of the other side in its gauge.
-    counts: of ratings, of the rows and of the other side.
-    gain: [] weight of what is new.
+    own: factors of the rows, for predictions.
+    other: factors of the other side, shortened to norm 1.
 
   Privacy: given both sides' factors, which earlier releases gave, one rating
-  moves the row's exact sum by at most `row_sensitivity`.
+  moves the exact sum of its row by at most `row_sensitivity`, and no other.
   """
   hyper = state.hyper
   sums = lattice.row_gradient(
@@ -176,56 +172,61 @@ def _noisy_rows(key, state: State, rows: Rows, label, own, other, counts, gain):
     shift=hyper.lattice_shift,
   )
   (draws,) = noise.draws(key, [sums.shape], rows.mesh)
-  scale = hyper.noise[state.done]
-  noisy = noise.add_on_lattice(
-    sums, draws, scale, hyper.lattice_unit, hyper.dither[state.done]
+  return noise.add_on_lattice(
+    sums,
+    draws,
+    hyper.noise[state.done],
+    hyper.lattice_unit,
+    hyper.dither[state.done],
   )
-  moment = second_moment(other, counts[1])
-  # A residual is prediction - label: what own factors explain is added back.
-  target = counts[0][:, None] * (own @ moment) - noisy
+
+
+def _rows(state: State, noisy, own, other, counts):
+  """Factors [R, D] of rows and their prior, from what `noisy_sums` gives.
+
+  `counts` are numbers of ratings, of the rows and of the other side.
+  """
+  hyper = state.hyper
   # Mixing with the old factors averages noise out.
+  mixed = state.done >= hyper.full_steps
+  gain = jnp.where(mixed, hyper.relaxation, 1.0)
+  moment = second_moment(other, counts[1])
+  # What own factors explain already is not in the residuals.
+  target = counts[0][:, None] * (own @ moment) - noisy
   found, prior = shrunk_rows(
     target,
     counts[0],
     moment,
-    error=hyper.error_variance * jnp.square(hyper.unit),
-    variance=jnp.square(scale) * gain,
+    error=hyper.error_variance,
+    variance=jnp.square(hyper.noise[state.done]) * gain,
   )
   return (1 - gain) * own + gain * found, prior
 
 
 def _item_means(key, state: State, data: Data, how) -> State:
-  label = _label(data.by_item, state, None)
-  users = data.by_user.num_rows
-  means = _noisy_means(key, state, data.by_item, users, label, how)
-  return state._replace(item=means)
+  rows, users = data.by_item, data.by_user.num_rows
+  label = _label(rows, state, None)
+  pair = noisy_pair(key, state, rows, users, label, how)
+  return state._replace(item=shrunk_means(**pair, most=users))
 
 
 def _user_biases(key, state: State, data: Data, how) -> State:
-  label = _label(data.by_user, state, state.item.mean)
-  items = data.by_item.num_rows
-  means = _noisy_means(key, state, data.by_user, items, label, how)
-  return state._replace(user=means)
-
-
-def _gain(state: State) -> jax.Array:
-  hyper = state.hyper
-  return jnp.where(state.done < hyper.full_steps, 1.0, hyper.relaxation)
+  rows, items = data.by_user, data.by_item.num_rows
+  label = _label(rows, state, state.item.mean)
+  pair = noisy_pair(key, state, rows, items, label, how)
+  return state._replace(user=shrunk_means(**pair, most=items))
 
 
 def _user_factors(key, state: State, data: Data) -> State:
   hyper, (user, item) = state.hyper, state.factors
-  item, _, back = in_gauge(
-    item,
-    state.item.count,
-    quantile=hyper.item_quantile,
-    power=hyper.gauge_power,
-  )
-  label = _label(data.by_user, state, state.item.mean, state.user.mean)
   counts = state.user.count, state.item.count
-  user, prior = _noisy_rows(
-    key, state, data.by_user, label, user @ back, item, counts, _gain(state)
+  item, _, back = in_gauge(
+    item, counts[1], quantile=hyper.item_quantile, power=hyper.gauge_power
   )
+  user = user @ back
+  label = _label(data.by_user, state, state.item.mean, state.user.mean)
+  noisy = noisy_sums(key, state, data.by_user, label, user, item)
+  user, prior = _rows(state, noisy, user, item, counts)
   # The first item factors are random and no part of the model.
   item = jnp.where(state.done == 2, 0.0, item)
   return state._replace(factors=Factors(user, item), prior=prior)
@@ -233,17 +234,14 @@ def _user_factors(key, state: State, data: Data) -> State:
 
 def _item_factors(key, state: State, data: Data) -> State:
   hyper, (user, item) = state.hyper, state.factors
-  user, there, back = in_gauge(
-    user,
-    state.user.count,
-    quantile=hyper.user_quantile,
-    power=hyper.gauge_power,
-  )
-  label = _label(data.by_item, state, state.user.mean, state.item.mean)
   counts = state.item.count, state.user.count
-  item, _ = _noisy_rows(
-    key, state, data.by_item, label, item @ back, user, counts, _gain(state)
+  user, there, back = in_gauge(
+    user, counts[1], quantile=hyper.user_quantile, power=hyper.gauge_power
   )
+  item = item @ back
+  label = _label(data.by_item, state, state.user.mean, state.item.mean)
+  noisy = noisy_sums(key, state, data.by_item, label, item, user)
+  item, _ = _rows(state, noisy, item, user, counts)
   prior = there.T @ state.prior @ there
   return state._replace(factors=Factors(user, item), prior=prior)
 
@@ -277,16 +275,19 @@ def _items(state: State) -> jax.Array:
 
   Vectors are scaled so that users' vectors have a prior of variance 1.
   """
-  mean = state.item.mean - state.item.common
+  unit = state.hyper.unit
+  mean = unit * (state.item.mean - state.item.common)
   columns = [mean[:, None], jnp.ones_like(mean)[:, None]]
   if state.factors.item.shape[1]:
     size, axes = eigen(state.prior)
-    columns.append(state.factors.item @ (axes * jnp.sqrt(size)[None]))
+    scale = unit * jnp.sqrt(size)
+    columns.append(state.factors.item @ (axes * scale[None]))
   return jnp.concatenate(columns, axis=1)
 
 
 def _offset(state: State) -> jax.Array:
-  return (state.hyper.low + state.hyper.high) / 2 + state.item.common
+  hyper = state.hyper
+  return (hyper.low + hyper.high) / 2 + hyper.unit * state.item.common
 
 
 def _model(state: State, data: Data) -> Release:
@@ -341,7 +342,6 @@ def power_mf(config: PowerMFConfig) -> System:
       lattice.check_size(data, config.lattice_bits, largest, hyper.lattice_unit)
     users, items = (rows.num_rows for rows in data)
     means = lambda rows: Means(jnp.zeros(rows), jnp.ones(rows), jnp.float32(0))
-    # The audit's fixed starts have factors of norm 1, too.
     start = jax.random.normal(key, (items, config.rank))
     return State(
       factors=Factors(jnp.zeros((users, config.rank)), start),
@@ -366,14 +366,15 @@ def _hyper(config: PowerMFConfig) -> Hyper:
   scales = settings.noise_scales(config)
   unit = settings.lattice_unit(config)
   small = 2.0 ** (config.shift - normal.PRODUCT_BITS)
-  sums = small * config.label_bound
+  sums = small * settings.LABEL_BOUND
   largest = max(scales[:2]) / min(config.count_scale * small, sums)
   if largest > noise.MOST_UNITS:
     raise ValueError(
       f'noise of scale {max(scales[:2]):.3g} is too large for '
       f'shift={config.shift}: use a larger shift or epsilon'
     )
-  padded = lambda values: list(values) + [0] * (_STEPS - len(values))
+  # No step beyond the last, were there one, is without noise.
+  padded = lambda values: [*values, *[values[-1]] * (_STEPS - len(values))]
   dither = [
     noise.dither_bits(scale, sums if place < 2 else unit)
     for place, scale in enumerate(scales)
@@ -396,7 +397,6 @@ def _hyper(config: PowerMFConfig) -> Hyper:
       'low': jnp.float32(low),
       'high': jnp.float32(high),
       'unit': jnp.float32(config.unit),
-      'residual_bound': jnp.float32(config.residual_bound * config.unit),
       'lattice_unit': jnp.float32(unit),
       'lattice_shift': jnp.int32(lattice.PRODUCT_BITS - config.lattice_bits),
       'full_steps': jnp.int32(2 + 2 * config.full_rounds),

@@ -17,6 +17,7 @@ from dpmf_jax.types import Guarantee, Relation
 
 MOST_ROUNDS = 32
 MOST_RANK = 64
+LABEL_BOUND = 2.0  # half the scale's width, in units
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,7 @@ class PowerMFConfig:
   """Public facts about a run; nothing here may be computed from ratings.
 
   `choice.choice` has a rule for `rank` and `rounds`. A quarter of the width of
-  the scale is called a unit below.
+  the scale is called a unit; noise and sensitivities are in units.
 
   Attributes:
     relation: 'add_remove' only: one rating is there or not.
@@ -40,7 +41,7 @@ class PowerMFConfig:
     growth: how much more than the first the last release of factors gets;
       those between grow evenly.
     first_weight, last_weight: besides, for the first and the last one.
-    count_scale: weight of a count against a sum in what is noised.
+    count_scale: weight of a count against a sum, in units, in what is noised.
     residual_bound: residuals are clipped to +- this many units.
     full_rounds, relaxation: after so many rounds new factors are mixed with
       the old ones, with this weight.
@@ -48,7 +49,7 @@ class PowerMFConfig:
       shortened.
     gauge_power: 1/2 gives all directions the same weight in sums, 0 leaves
       them as they are.
-    error_variance: of a clipped residual, in units squared; more shrinks more.
+    error_variance: of a rating, in units; more shrinks more.
     bias_ridge, slope_ridge, vector_ridge: of what each user fits to their own
       ratings: a bias, a slope on item means, a vector.
     shift: bits dropped from exact counts and sums; more for more users.
@@ -160,15 +161,6 @@ class PowerMFConfig:
     return (self.scale[1] - self.scale[0]) / 4
 
   @property
-  def center(self) -> float:
-    """What labels are counted from: the middle of the scale."""
-    return sum(self.scale) / 2
-
-  @property
-  def label_bound(self) -> float:
-    return 2 * self.unit
-
-  @property
   def steps(self) -> int:
     return 2 + 2 * self.rounds if self.rank else 1
 
@@ -212,7 +204,7 @@ def pair_sensitivity(config: PowerMFConfig) -> float:
   return normal.sensitivities(
     rank=1,
     clip_norm=1.0,
-    label_bound=config.label_bound,
+    label_bound=LABEL_BOUND,
     matrix_scale=config.count_scale,
     shift=config.shift,
   ).pair
@@ -222,9 +214,9 @@ def row_sensitivity(config: PowerMFConfig) -> float:
   """How far one rating moves its row's sum of residuals times factors."""
   return accounting.rating_gradient_sensitivity(
     relation='add_remove',
-    rating_range=config.scale[1] - config.scale[0],
+    rating_range=2 * LABEL_BOUND,
     clip_norm=1.0,
-    residual_bound=config.residual_bound * config.unit,
+    residual_bound=config.residual_bound,
     rank=config.rank,
     lattice_bits=config.lattice_bits,
   )
@@ -233,7 +225,7 @@ def row_sensitivity(config: PowerMFConfig) -> float:
 def lattice_unit(config: PowerMFConfig) -> float:
   """What sums of residuals times factors are rounded to."""
   return accounting.lattice_unit(
-    config.residual_bound * config.unit, 1.0, config.lattice_bits
+    config.residual_bound, 1.0, config.lattice_bits
   )
 
 
@@ -278,7 +270,8 @@ def guarantee(config: PowerMFConfig) -> Guarantee:
   if config.rank:
     tails = 'delta pays for the end of the tails'
     mechanism = (
-      'counts and sums of items, then of users, with Gaussian noise of '
+      'in units of a quarter of the scale: counts and sums of items, then of '
+      'users, with Gaussian noise of '
       f'standard deviation {scales[0]:.6g} and {scales[1]:.6g} (one rating '
       f'moves them by at most {pair:.6g} in L2 norm), then {config.rounds} '
       'rounds of sums of clipped residuals times factors, of users and of '
@@ -288,8 +281,8 @@ def guarantee(config: PowerMFConfig) -> Guarantee:
   else:
     tails = 'with a chance below 1e-14 for one item nothing is promised'
     mechanism = (
-      'for each item one release of (count_scale count, sum) with L2-Laplace '
-      f'noise of scale {scales[0]:.6g} in 2 dimensions; one rating moves it by '
+      'in units of a quarter of the scale: for each item one release of (count_scale count, sum) with '
+      f'L2-Laplace noise of scale {scales[0]:.6g} in 2 dimensions; one rating moves it by '
       f'at most {pair:.6g} in L2 norm'
     )
   return Guarantee(

@@ -84,15 +84,14 @@ def in_gauge(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Factors of norm at most 1 to ask for sums with, and the way there.
 
-  Directions are scaled by their size to the -2 `power` (1/2 would make all of
-  one size), rows by the `quantile` of their norms, and longer ones shortened.
+  A direction is divided by its variance to the `power`, with 1/2 all have the
+  same; rows are divided by the `quantile` of norms, and longer ones shortened.
 
   Returns:
     w [R, D] = x M, shortened; M [D, D]; and the inverse of M^T, by which the
     other side's factors are to be multiplied to keep products.
   """
   size, axes = eigen(second_moment(factors, count))
-  # Twice the power for a variance.
   size = size + 1e-6 * size.max() + 1e-20
   scale = size**power
   moved = factors @ (axes / scale[None])

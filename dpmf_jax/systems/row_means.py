@@ -76,10 +76,15 @@ def shrunk_means(
     mean = height + slope * (z - middle)
     errors = n * n * variance + n + total_variance
     rest = sums - n * mean
-    log_chance = log_weight - z - 0.5 * (
-      jnp.square(rest) / errors
-      + jnp.log(errors)
-      + jnp.square(z - center) / spread
+    log_chance = (
+      log_weight
+      - z
+      - 0.5
+      * (
+        jnp.square(rest) / errors
+        + jnp.log(errors)
+        + jnp.square(z - center) / spread
+      )
     )
     chance = jax.nn.softmax(log_chance, axis=1)
     gain = n * variance / errors
