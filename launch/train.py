@@ -216,7 +216,8 @@ def _config(name: str, variant: str, scale, chosen) -> Any:
   from dpmf_jax.systems import SYSTEMS
 
   entry = SYSTEMS[name]
-  fields = {field.name for field in dataclasses.fields(entry.config)}
+  of: Any = entry.config
+  fields = {field.name for field in dataclasses.fields(of)}
   settings = {**entry.variants[variant], **chosen, 'scale': scale}
   for setting, flag in _SETTINGS.items():
     if flag.value is None:
@@ -265,7 +266,8 @@ def _personalized(name: str) -> bool:
   if name == 'auto':
     return False
   entry = SYSTEMS[name]
-  fields = {field.name for field in dataclasses.fields(entry.config)}
+  of: Any = entry.config
+  fields = {field.name for field in dataclasses.fields(of)}
   return name.startswith('personalized') or 'personalized' in fields
 
 

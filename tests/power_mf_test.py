@@ -282,7 +282,7 @@ def test_means_without_noise_are_shrunk_to_the_line():
   own = total / np.maximum(number, 1)
   long = number > 200
   np.testing.assert_allclose(found.mean[long], own[long], atol=0.05)
-  np.testing.assert_allclose(found.count, number, atol=1.0)
+  np.testing.assert_allclose(found.number, number, atol=1.0)
   error = lambda guess: np.mean((guess - mean) ** 2)
   assert error(found.mean) < 0.9 * error(own)
 
@@ -303,7 +303,7 @@ def test_means_are_never_worse_than_one_for_all(noise):
   if noise < 10:
     assert error(found.mean) < 0.2 * constant
   assert np.isfinite(found.mean).all()
-  assert (np.asarray(found.count) >= 0).all()
+  assert (np.asarray(found.number) >= 0).all()
 
 
 def test_factors_are_found_where_noise_is_small_and_vanish_where_it_is_not():
@@ -507,9 +507,9 @@ def test_the_rule_is_what_the_documents_say(name, epsilon, rank, rounds):
 
 
 def test_the_rule_has_no_factors_without_a_delta_and_knows_its_limits():
-  facts = {'num_users': 9, 'num_items': 9, 'epsilon': 1.0, 'scale': SCALE}
-  assert choice('rating', delta=0.0, **facts)[1]['rank'] == 0
+  of = functools.partial(choice, num_items=9, epsilon=1.0, scale=SCALE)
+  assert of('rating', num_users=9, delta=0.0)[1]['rank'] == 0
   with pytest.raises(ValueError, match="unit='user'"):
-    choice('user', delta=1e-6, **facts)
+    of('user', num_users=9, delta=1e-6)
   with pytest.raises(ValueError, match='num_users=0'):
-    choice('rating', delta=1e-6, **(facts | {'num_users': 0}))
+    of('rating', num_users=0, delta=1e-6)

@@ -219,7 +219,7 @@ def _user_biases(key, state: State, data: Data, how) -> State:
 
 def _user_factors(key, state: State, data: Data) -> State:
   hyper, (user, item) = state.hyper, state.factors
-  counts = state.user.count, state.item.count
+  counts = state.user.number, state.item.number
   item, _, back = in_gauge(
     item, counts[1], quantile=hyper.item_quantile, power=hyper.gauge_power
   )
@@ -234,7 +234,7 @@ def _user_factors(key, state: State, data: Data) -> State:
 
 def _item_factors(key, state: State, data: Data) -> State:
   hyper, (user, item) = state.hyper, state.factors
-  counts = state.item.count, state.user.count
+  counts = state.item.number, state.user.number
   user, there, back = in_gauge(
     user, counts[1], quantile=hyper.user_quantile, power=hyper.gauge_power
   )
@@ -338,8 +338,12 @@ def power_mf(config: PowerMFConfig) -> System:
 
   def init(key: jax.Array, data: Data) -> State:
     if config.rank:
-      largest = max(settings.noise_scales(config)[2:])
-      lattice.check_size(data, config.lattice_bits, largest, hyper.lattice_unit)
+      lattice.check_size(
+        data,
+        config.lattice_bits,
+        max(settings.noise_scales(config)[2:]),
+        settings.lattice_unit(config),
+      )
     users, items = (rows.num_rows for rows in data)
     means = lambda rows: Means(jnp.zeros(rows), jnp.ones(rows), jnp.float32(0))
     start = jax.random.normal(key, (items, config.rank))

@@ -281,9 +281,10 @@ def guarantee(config: PowerMFConfig) -> Guarantee:
   else:
     tails = 'with a chance below 1e-14 for one item nothing is promised'
     mechanism = (
-      'in units of a quarter of the scale: for each item one release of (count_scale count, sum) with '
-      f'L2-Laplace noise of scale {scales[0]:.6g} in 2 dimensions; one rating moves it by '
-      f'at most {pair:.6g} in L2 norm'
+      'in units of a quarter of the scale: for each item one release of '
+      '(count_scale count, sum) with L2-Laplace noise of scale '
+      f'{scales[0]:.6g} in 2 dimensions; one rating moves it by at most '
+      f'{pair:.6g} in L2 norm'
     )
   return Guarantee(
     status='proved',

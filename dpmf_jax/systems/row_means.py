@@ -35,12 +35,12 @@ class Means(NamedTuple):
 
   Attributes:
     mean: [R] of a row's ratings.
-    count: [R] how many they are.
+    number: [R] how many they are.
     common: [] mean of all ratings.
   """
 
   mean: jax.Array
-  count: jax.Array
+  number: jax.Array
   common: jax.Array
 
 
