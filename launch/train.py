@@ -54,18 +54,22 @@ _SYSTEM = flags.DEFINE_enum(
     'gaussian_mf',
     'objective_pmf',
     'personalized_pmf',
+    'power_mf',
+    'dpals',
     'local_mf',
     'sdmf',
     'sdbpr',
     'langevin',
-    'dpals',
     'als',
+    'auto',
     'nonprivate',
   ],
-  "What to train. personalized_pmf needs a specification of each rating's "
-  'epsilon; local_mf needs no trusted curator; dpals protects whole users; als '
-  'and nonprivate are baselines '
-  'without any guarantee.',
+  'What to train. auto: what is best for this --unit and --epsilon and so many '
+  'users and items, and how, by a rule that looks at no rating '
+  '(systems/choice.py). personalized_pmf needs a specification of each '
+  "rating's epsilon; dpals protects whole users; local_mf needs no trusted "
+  'curator; als '
+  'and nonprivate are baselines without any guarantee.',
 )
 _VARIANT = flags.DEFINE_enum(
   'variant',
@@ -162,8 +166,8 @@ _SETTINGS = {
     'unit',
     None,
     ['rating', 'user'],
-    'local_mf: what is protected, a record (randomized response on clients) or '
-    'a whole user (secure sums).',
+    'auto and local_mf: what is protected, one rating (for local_mf a record, '
+    'by randomized response on clients) or a whole user.',
   ),
   'rounding': flags.DEFINE_enum(
     'rounding',
@@ -181,6 +185,15 @@ _SETTINGS = {
     'delta_per_step', None, "paper: the paper's delta of a step."
   ),
   'rank': flags.DEFINE_integer('rank', None, 'Number of factors.'),
+  'rounds': flags.DEFINE_integer(
+    'rounds', None, 'power_mf: how often factors are asked for.'
+  ),
+  'mean_share': flags.DEFINE_float(
+    'mean_share', None, 'power_mf: part of the budget spent on item means.'
+  ),
+  'bias_share': flags.DEFINE_float(
+    'bias_share', None, 'power_mf: part of the budget spent on user biases.'
+  ),
   'steps': flags.DEFINE_integer('steps', None, 'Number of steps.'),
   'step_size': flags.DEFINE_float('step_size', None, 'Step size.'),
   'ridge': flags.DEFINE_float('ridge', None, 'L2 penalty.'),
@@ -304,20 +317,24 @@ _SETTINGS = {
 }
 
 
-def _config(entry, variant: str, scale) -> Any:
-  """The config of the system from the flags."""
+def _config(name: str, variant: str, scale, chosen) -> Any:
+  """The config of the system from the flags, over what was `chosen`."""
   import dataclasses
 
-  fields = {field.name for field in dataclasses.fields(entry.config)}
-  settings = {**entry.variants[variant], 'scale': scale}
-  for name, flag in _SETTINGS.items():
+  from dpmf_jax.systems import SYSTEMS
+
+  entry = SYSTEMS[name]
+  of: Any = entry.config
+  fields = {field.name for field in dataclasses.fields(of)}
+  settings = {**entry.variants[variant], **chosen, 'scale': scale}
+  for setting, flag in _SETTINGS.items():
     if flag.value is None:
       continue
-    if name in fields:
-      settings[name] = flag.value
-    elif flag.present:
-      raise ValueError(f'--{name} is not a setting of --system={_SYSTEM.value}')
-  if _personalized(_SYSTEM.value, entry):
+    if setting in fields:
+      settings[setting] = flag.value
+    elif flag.present and not (setting == 'unit' and _SYSTEM.value == 'auto'):
+      raise ValueError(f'--{setting} is not a setting of --system={name}')
+  if _personalized(name):
     method = settings.get('method', getattr(entry.config, 'method', 'weights'))
     t = specifications.threshold(method=method)
     settings |= {} if t is None else {'epsilon': t}
@@ -348,7 +365,7 @@ def _features(entry, ratings) -> tuple[Any, ...]:
   return (read_user_features(ratings, path),)
 
 
-def _variant(entry) -> str:
+def _variant(name: str, entry) -> str:
   """The variant asked for; what only has 'none' is that."""
   asked, known = _VARIANT.value, entry.variants
   if asked in known:
@@ -357,20 +374,45 @@ def _variant(entry) -> str:
     return 'none'
   if _VARIANT.present or 'paper' not in known:
     raise ValueError(
-      f'--variant={asked} is not one of --system={_SYSTEM.value}, which has '
+      f'--variant={asked} is not one of --system={name}, which has '
       f'{", ".join(sorted(known))}'
     )
   raise ValueError(
-    f'--system={_SYSTEM.value} has no sound variant: say --variant='
+    f'--system={name} has no sound variant: say --variant='
     f'{" or --variant=".join(sorted(known))}'
   )
 
 
-def _personalized(name: str, entry) -> bool:
+def _chosen(ratings) -> tuple[str, dict[str, Any]]:
+  """The system's name, and for --system=auto its settings."""
+  from dpmf_jax.systems.choice import choice
+
+  if _SYSTEM.value != 'auto':
+    return _SYSTEM.value, {}
+  epsilon, delta = (_SETTINGS[name].value for name in ('epsilon', 'delta'))
+  if epsilon is None:
+    raise ValueError('--system=auto needs --epsilon, such as --epsilon=1')
+  return choice(
+    _SETTINGS['unit'].value or 'rating',
+    num_users=ratings.num_users,
+    num_items=ratings.num_items,
+    epsilon=epsilon,
+    delta=delta,
+    scale=ratings.scale,
+  )
+
+
+def _personalized(name: str) -> bool:
   """Whether a system reads the epsilon of each rating."""
   import dataclasses
 
-  fields = {field.name for field in dataclasses.fields(entry.config)}
+  from dpmf_jax.systems import SYSTEMS
+
+  if name == 'auto':
+    return False
+  entry = SYSTEMS[name]
+  of: Any = entry.config
+  fields = {field.name for field in dataclasses.fields(of)}
   return name.startswith('personalized') or 'personalized' in fields
 
 
@@ -401,7 +443,7 @@ def _public_features() -> dict[str, str]:
   return {'user_features': f'sha256 {digest}'}
 
 
-def _spend(system, config, variant: str, ratings):
+def _spend(name: str, system, config, variant: str, ratings):
   """What puts this run into the ledger; None without one."""
   from dpmf_jax import runs
   from dpmf_jax.accounting import ledger
@@ -422,7 +464,7 @@ def _spend(system, config, variant: str, ratings):
     relation=system.guarantee.relation,
     dataset=ratings.name,
     digest=runs.digest(ratings),
-    system=_SYSTEM.value,
+    system=name,
     variant=variant,
     what=os.path.abspath(_OUTPUT.value),
   )
@@ -457,21 +499,22 @@ def _train() -> None:
   fraction = _TEST_FRACTION.value
   if not 0 <= fraction < 1:
     raise ValueError(f'--test_fraction={fraction} must be in [0, 1)')
-  entry = SYSTEMS[_SYSTEM.value]
-  variant = _variant(entry)
   specifications.check(
     system=_SYSTEM.value,
-    personalized=_personalized(_SYSTEM.value, entry),
+    personalized=_personalized(_SYSTEM.value),
     path=_RATINGS.value,
     epsilon=_SETTINGS['epsilon'].value,
   )
   ratings = specifications.attach(
     _load(), path=_RATINGS.value, format=_FORMAT.value
   )
-  config = _config(entry, variant, ratings.scale)
+  name, chosen = _chosen(ratings)
+  entry = SYSTEMS[name]
+  variant = _variant(name, entry)
+  config = _config(name, variant, ratings.scale, chosen)
   features = _features(entry, ratings)
   system = entry.build(config, *features)
-  spend = _spend(system, config, variant, ratings)
+  spend = _spend(name, system, config, variant, ratings)
   if spend and _OVERWRITE.value:
     spend(dry_run=True)  # before the run that was there is gone
   folder = runs.prepare(_OUTPUT.value, overwrite=_OVERWRITE.value)
@@ -497,7 +540,7 @@ def _train() -> None:
   }
   settings = {
     **public,
-    'system': _SYSTEM.value,
+    'system': name,
     'config': repr(config),
     'seed': seed,
     'ratings': runs.digest(train),
@@ -537,15 +580,15 @@ def _train() -> None:
   errors = metrics.error_grid(ratings.scale)
   model = system.model(state, data)
   shares = {
-    name: metrics.error_cdf(rows, model, errors, ratings.scale).tolist()
-    for name, rows in (('train', data.by_user), ('test', test_rows))
+    part: metrics.error_cdf(rows, model, errors, ratings.scale).tolist()
+    for part, rows in (('train', data.by_user), ('test', test_rows))
     if rows is not None
   }
   own = entry.personal
   rank = features[0].shape[1] if features else 1
   document = certificate.certificate(
     system.guarantee,
-    system=_SYSTEM.value,
+    system=name,
     config=config,
     delta=delta,
     seed=seed,
@@ -555,7 +598,7 @@ def _train() -> None:
   report = {
     'note': 'computed from the ratings without noise: not covered by the '
     'certificate, for the curator only',
-    'system': _SYSTEM.value,
+    'system': name,
     'variant': variant,
     'status': document['status'],
     'train_rmse': curve[-1]['train_rmse'],
@@ -575,20 +618,20 @@ def _train() -> None:
     accounted = own.accounted(config, train.epsilon, rank)
     report['accounted_epsilons'] = specifications.summary(accounted)
   files.write_json(folder / 'metrics.json', report, mode=0o600)
-  name = f'{_SYSTEM.value} ({variant}) on {ratings.name}'
+  title = f'{name} ({variant}) on {ratings.name}'
   if document['epsilon'] is not None:
-    name += f', {document["status"]} epsilon {document["epsilon"]:.3g}'
-  plots.learning_curve(folder / 'learning_curve.png', curve, lines, title=name)
+    title += f', {document["status"]} epsilon {document["epsilon"]:.3g}'
+  plots.learning_curve(folder / 'learning_curve.png', curve, lines, title=title)
   labels = {'train': 'training', 'test': 'held out'}
   plots.error_cdf(
     folder / 'error_cdf.png',
     errors.tolist(),
     {labels[part]: values for part, values in shares.items()},
-    title=name,
+    title=title,
   )
   runs.finish(folder, document)
 
-  print(f'\n{name}')
+  print(f'\n{title}')
   rows = {'this model, held out': report['test_rmse']} | {
     f'{key.replace("_", " ")} (not private)': value
     for key, value in lines.items()

@@ -90,6 +90,19 @@ _DPALS = {
   'clip_norm': 1e-3,
   'count_scale': 0.2,
 }
+_POWER_MF = {'scale': (1.0, 5.0), 'delta': 1e-5, 'relation': 'add_remove'}
+# Little for means and biases, and much for the last release.
+_LITTLE = {'mean_share': 0.02, 'bias_share': 0.02, 'last_weight': 10.0}
+
+_POWER_MF_SOUND: tuple[tuple[dict[str, Any], Start], ...] = (
+  ({'epsilon': 1.0, 'rank': 0}, 'known'),
+  ({'epsilon': 4.0, 'rank': 0}, 'known'),
+  # Nearly all for the item means; and a first or a last release of factors that
+  # has as much as it can get.
+  ({'epsilon': 4.0, 'rank': 1, 'rounds': 1, 'mean_share': 0.9}, 'known'),
+  ({'epsilon': 4.0, 'rank': 1, 'rounds': 1, **_LITTLE}, 'aligned'),
+  ({'epsilon': 1.0, 'rank': 2, 'rounds': 2}, 'random'),
+)
 
 CASES: dict[tuple[str, str], tuple[Case, ...]] = {
   ('gaussian_mf', 'sound'): tuple(
@@ -209,6 +222,10 @@ CASES: dict[tuple[str, str], tuple[Case, ...]] = {
   ),
   ('als', 'none'): (
     Case({'scale': (1.0, 5.0), 'rank': 1, 'steps': 2}, 'random'),
+  ),
+  ('power_mf', 'sound'): tuple(
+    Case({**_POWER_MF, **settings}, start)
+    for settings, start in _POWER_MF_SOUND
   ),
   ('nonprivate', 'none'): (
     Case({'scale': (1.0, 5.0), 'rank': 1, 'steps': 2}, 'random'),

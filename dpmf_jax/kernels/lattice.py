@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from dpmf_jax.accounting.sensitivity import RESIDUAL_BITS
 from dpmf_jax.data.rows import Data, Rows
 from dpmf_jax.kernels.gradients import blocks, dots, take, weighted_sums
+from dpmf_jax.mechanisms import noise
 from dpmf_jax.mechanisms.clipping import SLACK
 from dpmf_jax.sharding import sum_over_slices
 from dpmf_jax.types import Factors
@@ -143,3 +144,36 @@ def gradients(
     user=row_gradient(data.by_user, user, item, **common),
     item=row_gradient(data.by_item, item, user, **common),
   )
+
+
+def check_size(
+  data: Data, lattice_bits: int, largest: float, unit: float
+) -> None:
+  """Raises ValueError where integer sums or noise could overflow.
+
+  Args:
+    data: whose sizes count.
+    lattice_bits: PRODUCT_BITS - shift.
+    largest: standard deviation of the noise that is to be added.
+    unit: of the results.
+  """
+  bits = lattice_bits
+  # A row is at most as long as the other side has members.
+  longest = max(data.by_user.num_rows, data.by_item.num_rows)
+  most = 2 ** (30 - bits)
+  if longest > most:
+    raise ValueError(
+      f'lattice_bits={bits} allows {most} users or items, but there are '
+      f'{longest}; use lattice_bits={30 - (longest - 1).bit_length()}'
+    )
+  slots = min(rows.column.shape[-1] for rows in data)
+  if (-(-longest // slots) + 1) << (PRODUCT_BITS - bits) >= 2**31:
+    raise ValueError(
+      f'lattice_bits={bits} is too few for {longest} users or items in slices '
+      f'of {slots}; use more'
+    )
+  if largest > noise.MOST_UNITS * unit:
+    raise ValueError(
+      f'noise of {largest:.3g} is too large for lattice_bits={bits}: use fewer '
+      'bits or a larger epsilon'
+    )

@@ -18,6 +18,8 @@ from dpmf_jax.systems import (
   objective_pmf,
   objective_pmf_config,
   personalized_pmf,
+  power_mf,
+  power_mf_config,
   sdbpr,
   sdmf,
   sdmf_config,
@@ -112,6 +114,11 @@ SYSTEMS = {
     {'sound': {'relation': 'add_remove'}},
   ),
   'als': Entry(als.ALSConfig, als.als, {'none': {}}),
+  'power_mf': Entry(
+    power_mf_config.PowerMFConfig,
+    power_mf.power_mf,
+    {'sound': {'relation': 'add_remove'}},
+  ),
   'nonprivate': Entry(
     nonprivate.NonprivateConfig, nonprivate.nonprivate, {'none': {}}
   ),

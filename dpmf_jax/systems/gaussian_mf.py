@@ -200,9 +200,10 @@ def gaussian_mf(config: GaussianMFConfig) -> System:
   def init(key: jax.Array, data: Data) -> State:
     factors = initial_factors(key, data, config.rank, config.init)
     opt_state = optimizer_state(optimizer, factors, config.step_size)
-    if sound:
-      _check_size(config, data)
     unit = lattice_unit(config) if sound else 1.0
+    if sound:
+      largest = max(user_noise, item_noise)
+      lattice.check_size(data, config.lattice_bits, largest, unit)
     low, high = config.scale
     hyper = Hyper(
       ridge=jnp.float32(config.ridge),
@@ -228,28 +229,3 @@ def gaussian_mf(config: GaussianMFConfig) -> System:
     steps=config.steps,
     guarantee=guarantee(config),
   )
-
-
-def _check_size(config: GaussianMFConfig, data: Data) -> None:
-  """Raises ValueError where integer sums or noise could overflow."""
-  bits = config.lattice_bits
-  # A row is at most as long as the other side has members.
-  longest = max(data.by_user.num_rows, data.by_item.num_rows)
-  most = 2 ** (30 - bits)
-  if longest > most:
-    raise ValueError(
-      f'lattice_bits={bits} allows {most} users or items, but there are '
-      f'{longest}; use lattice_bits={30 - (longest - 1).bit_length()}'
-    )
-  slots = min(rows.column.shape[-1] for rows in data)
-  if (-(-longest // slots) + 1) << (lattice.PRODUCT_BITS - bits) >= 2**31:
-    raise ValueError(
-      f'lattice_bits={bits} is too few for {longest} users or items in slices '
-      f'of {slots}; use more'
-    )
-  largest = max(noise_stds(config))
-  if largest > noise.MOST_UNITS * lattice_unit(config):
-    raise ValueError(
-      f'noise of {largest:.3g} is too large for lattice_bits={bits}: use fewer '
-      'bits or a larger epsilon'
-    )

@@ -12,8 +12,11 @@ from dpmf_jax import accounting
 from dpmf_jax.accounting.events import checked_count
 from dpmf_jax.kernels import huber, normal
 from dpmf_jax.mechanisms import laplace
-from dpmf_jax.mechanisms.noise import REACH
-from dpmf_jax.systems.settings import require, scale_check
+from dpmf_jax.systems.settings import (
+  check_most_epsilon,
+  require,
+  scale_check,
+)
 from dpmf_jax.types import Guarantee, Relation
 
 
@@ -108,9 +111,7 @@ class ObjectivePMFConfig:
       vector_ridge=(0 < self.vector_ridge < np.inf, 'positive and finite'),
     )
     if self.variant == 'sound' and self.loss == 'huber':
-      most = math.log(UNCOVERED) + laplace.REACH - math.log(4)
-      # Both draws, as they are and moved by a rating, are below REACH.
-      _check_most('epsilon', self.epsilon, most)
+      check_most_epsilon(self, laplace.most_epsilon())
     if self.objective == 'hua' and self.relation != 'replace':
       raise ValueError(
         "Hua et al. claim nothing for relation='add_remove'; use "
@@ -146,29 +147,9 @@ class ObjectivePMFConfig:
     return self.residual_bound
 
 
-# The largest delta that draws in float32 may leave uncovered. It is not in the
-# delta that is stated, but certificates name it.
-UNCOVERED = 1e-9
-
-
-def _check_most(field: str, value: float, most: float) -> None:
-  if value > most:
-    raise ValueError(
-      f'{field}={value} must be at most {most:.4g}, where noise ends'
-    )
-
-
 def check_tails(config: ObjectivePMFConfig, rank: int) -> None:
-  """Raises ValueError where the ends of the draws would matter (sound).
-
-  Privacy: but for a chance p = (2 D' + 1) exp(-REACH^2 / 2), the draws of an
-  item in D' dimensions are below REACH, which costs a delta of (1 + e^epsilon)
-  p besides epsilon.
-  """
-  draws = 2 * dimension(config, rank) + 1
-  log_chance = math.log(draws) - REACH**2 / 2
-  most = math.log(UNCOVERED) - log_chance - 1e-3
-  _check_most('epsilon', config.epsilon, most)
+  """Raises ValueError where the ends of the draws would matter (sound)."""
+  check_most_epsilon(config, laplace.most_l2_epsilon(dimension(config, rank)))
 
 
 # Both stages as published, for `ObjectivePMFConfig(**PAPER, ...)`.

@@ -28,6 +28,14 @@ def scale_check(scale: tuple[float, float]) -> tuple[bool, str]:
   return holds, '(lowest, highest) with lowest < highest, 1e-6 to 1e6 apart'
 
 
+def check_most_epsilon(config: Any, most: float) -> None:
+  """Raises ValueError where epsilon is so large that noise ends before it."""
+  if config.epsilon > most:
+    raise ValueError(
+      f'epsilon={config.epsilon} must be at most {most:.4g}, where noise ends'
+    )
+
+
 # The learning rate of these lives in their state, so that every step size
 # shares one compiled step.
 SGD = optax.inject_hyperparams(optax.sgd)(learning_rate=0.0)

@@ -1,0 +1,86 @@
+"""Which system to run, and how, from public facts alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dpmf_jax.accounting import gaussian
+from dpmf_jax.systems.user_choice import user_level_settings
+from dpmf_jax.types import Unit
+
+# Chosen on MovieLens-100K and 1M; see docs/results.md.
+_LEAST_SIGNAL = 14.0
+_SIGNAL_PER_FACTOR = 6.0
+_MANY_ROUNDS = 24.0
+_RANKS = 3, 16
+
+
+def signal(
+  *, num_users: int, num_items: int, epsilon: float, delta: float
+) -> float:
+  """mu (U I)^(1/4), how far factors stand out from their noise.
+
+  mu is that of the Gaussian mechanism that has (epsilon, delta): noise is
+  proportional to 1/mu. The singular values of residuals grow with the number
+  of ratings per row, which is private where ratings may come and go; tables
+  with more cells have more, and (U I)^(1/4) stands for that.
+  """
+  return gaussian.mu_of(epsilon, delta) * (num_users * num_items) ** 0.25
+
+
+def choice(
+  unit: Unit,
+  *,
+  num_users: int,
+  num_items: int,
+  epsilon: float,
+  delta: float,
+  scale: tuple[float, float],
+) -> tuple[str, dict[str, Any]]:
+  """(system, settings of its config) for these facts.
+
+  Unit 'rating' (relation 'add_remove') is `power_mf`: factors where `signal`
+  is at least 14, one for every 6 of it, 3 to 16 of them, in 6 rounds below 24
+  and in 8 from there; and item means alone below 14, or where delta is 0. Unit
+  'user' is `dpals`, with a rank by `user_choice.rank_for`.
+
+  Args:
+    unit: what is protected.
+    num_users, num_items: lengths of the id lists, which are public.
+    epsilon, delta: of the guarantee.
+    scale: (lowest, highest) rating. No rule depends on it: settings are in
+      quarters of it. Nor does any on the number of ratings, which is private.
+
+  Privacy: a function of public facts. U and I are the lengths of the id lists,
+  which every certificate declares public; no rating is looked at.
+  """
+  if min(num_users, num_items) < 1:
+    raise ValueError(
+      f'num_users={num_users!r} and num_items={num_items!r} must be at least 1'
+    )
+  if unit == 'user':
+    return user_level_settings(
+      num_users=num_users,
+      num_items=num_items,
+      scale=scale,
+      epsilon=epsilon,
+      delta=delta,
+    )
+  if unit != 'rating':
+    raise ValueError(f"unit={unit!r} must be 'rating' or 'user'")
+  rank, rounds = 0, 1
+  if delta > 0:
+    strength = signal(
+      num_users=num_users, num_items=num_items, epsilon=epsilon, delta=delta
+    )
+    if strength >= _LEAST_SIGNAL:
+      lowest, highest = _RANKS
+      rank = math.floor(strength / _SIGNAL_PER_FACTOR + 0.5)
+      rank = min(max(rank, lowest), highest)
+      rounds = 6 if strength < _MANY_ROUNDS else 8
+  return 'power_mf', {
+    'relation': 'add_remove',
+    'rank': rank,
+    'rounds': rounds,
+  }

@@ -1,0 +1,408 @@
+"""Noisy power MF: item means and factors at rating level, users' side local.
+
+Step by step, every sum over ratings with noise (Gaussian, one budget):
+
+  0  counts and sums of items   -> item means (`row_means`)
+  1  counts and sums of users, of what the means leave -> user biases
+  2  B = sum of clipped residuals times item factors, for each user
+  3  S = sum of clipped residuals times user factors, for each item
+  4, 5, ..  the same again: power iteration on the residuals, in which B and S
+     turn into factors by shrinkage under known noise (`row_factors`)
+
+The first item factors are random. Residuals are those of the model so far, so
+a round corrects it, and rounds average noise out (`relaxation`). Each user at
+last fits a bias, a slope on the item means and a vector to their own ratings
+and the released item factors, and keeps them. With rank 0 only step 0 runs,
+with L2-Laplace noise, which is smaller than Gaussian for one release.
+
+Reference: Hardt and Price (2014), The noisy power method, for the idea; means,
+residuals, shrinkage and the users' fit are not in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpmf_jax.data.rows import Data, Rows
+from dpmf_jax.kernels import lattice, normal
+from dpmf_jax.kernels.gradients import row_gradient, take
+from dpmf_jax.mechanisms import laplace, noise
+from dpmf_jax.systems import power_mf_config as settings
+from dpmf_jax.systems.power_mf_config import PowerMFConfig
+from dpmf_jax.systems.row_factors import (
+  eigen,
+  in_gauge,
+  second_moment,
+  shrunk_rows,
+)
+from dpmf_jax.systems.row_means import Means, shrunk_means
+from dpmf_jax.types import Factors, Release, System
+
+_STEPS = 2 + 2 * settings.MOST_ROUNDS
+
+
+class Hyper(NamedTuple):
+  """Traced settings: changing one does not compile again."""
+
+  noise: jax.Array  # [_STEPS] of each step
+  dither: jax.Array  # [_STEPS] int32, of its sums
+  count_dither: jax.Array  # [_STEPS] int32, of its counts
+  count_scale: jax.Array
+  low: jax.Array
+  high: jax.Array
+  unit: jax.Array  # a quarter of the scale; means and factors are in units
+  residual_bound: jax.Array
+  lattice_unit: jax.Array
+  lattice_shift: jax.Array  # int32
+  full_steps: jax.Array  # int32, steps before factors are mixed
+  relaxation: jax.Array
+  user_quantile: jax.Array
+  item_quantile: jax.Array
+  gauge_power: jax.Array
+  error_variance: jax.Array
+  bias_ridge: jax.Array
+  slope_ridge: jax.Array
+  vector_ridge: jax.Array
+
+
+class State(NamedTuple):
+  """All of it is computed from noisy sums."""
+
+  factors: Factors  # [U, D], [I, D]
+  user: Means  # biases and counts
+  item: Means  # means, from the middle of the scale, and counts
+  prior: jax.Array  # [D, D] covariance of users' vectors
+  done: jax.Array  # int32, steps so far
+  hyper: Hyper
+
+
+class Info(NamedTuple):
+  """Diagnostics, computed after the noise."""
+
+  user_norm: jax.Array
+  item_norm: jax.Array
+
+
+def _label(rows: Rows, state: State, column_mean, row_mean=None) -> jax.Array:
+  """What the means leave of each rating, [C, S, L], in units.
+
+  Privacy: of a rating, its own value and means alone, elementwise.
+  """
+  hyper = state.hyper
+  middle = (hyper.low + hyper.high) / 2
+  label = (jnp.clip(rows.value, hyper.low, hyper.high) - middle) / hyper.unit
+  if column_mean is not None:
+    label = label - take(column_mean, rows.column)
+  if row_mean is not None:
+    label = label - take(row_mean, rows.row)[..., None]
+  return label
+
+
+def noisy_pair(key, state: State, rows: Rows, others: int, label, how):
+  """Noisy counts and sums [R] of rows, and variances, for `shrunk_means`.
+
+  Privacy: `normal.lattice_equations` with factors that are all 1 has exact
+  sums; one rating moves (count_scale * count, sum) of its row by at most
+  `pair_sensitivity`, and no other row.
+  """
+  pure, shift = how
+  hyper, shape = state.hyper, (rows.num_rows, 2)
+  counts = normal.lattice_equations(
+    rows,
+    jnp.ones((others, 1)),
+    label,
+    clip_norm=1.0,
+    label_bound=settings.LABEL_BOUND,
+    shift=shift,
+  )
+  if pure:
+    draws = laplace.l2_laplace(key, shape, rows.mesh)
+  else:
+    (draws,) = noise.draws(key, [shape], rows.mesh)
+  scale = hyper.noise[state.done]
+  count = noise.add_on_lattice(
+    counts.matrix[:, 0],
+    noise.Draws(*(part[:, 0] for part in draws)),
+    scale / hyper.count_scale,
+    counts.matrix_unit,
+    hyper.count_dither[state.done],
+  )
+  total = noise.add_on_lattice(
+    counts.vector[:, 0],
+    noise.Draws(*(part[:, 1] for part in draws)),
+    scale,
+    counts.vector_unit,
+    hyper.dither[state.done],
+  )
+  # Of a coordinate of L2-Laplace noise in two dimensions, or of Gaussian.
+  variance = jnp.square(scale) * (3.0 if pure else 1.0)
+  return {
+    'count': count,
+    'total': total,
+    'count_variance': variance / jnp.square(hyper.count_scale),
+    'total_variance': variance,
+  }
+
+
+def noisy_sums(key, state: State, rows: Rows, label, own, other):
+  """Noisy sums [R, D] of (prediction - label) times `other`, over ratings.
+
+  Args:
+    own: factors of the rows, for predictions.
+    other: factors of the other side, shortened to norm 1.
+
+  Privacy: given both sides' factors, which earlier releases gave, one rating
+  moves the exact sum of its row by at most `row_sensitivity`, and no other.
+  """
+  hyper = state.hyper
+  sums = lattice.row_gradient(
+    dataclasses.replace(rows, value=label),
+    lattice.columns(own, jnp.float32(1)),
+    lattice.columns(other, jnp.float32(1)),
+    offset=jnp.float32(0),
+    low=jnp.float32(-np.inf),
+    high=jnp.float32(np.inf),
+    residual_bound=hyper.residual_bound,
+    shift=hyper.lattice_shift,
+  )
+  (draws,) = noise.draws(key, [sums.shape], rows.mesh)
+  return noise.add_on_lattice(
+    sums,
+    draws,
+    hyper.noise[state.done],
+    hyper.lattice_unit,
+    hyper.dither[state.done],
+  )
+
+
+def _rows(state: State, noisy, own, other, counts):
+  """Factors [R, D] of rows and their prior, from what `noisy_sums` gives.
+
+  `counts` are numbers of ratings, of the rows and of the other side.
+  """
+  hyper = state.hyper
+  # Mixing with the old factors averages noise out.
+  mixed = state.done >= hyper.full_steps
+  gain = jnp.where(mixed, hyper.relaxation, 1.0)
+  moment = second_moment(other, counts[1])
+  # What own factors explain already is not in the residuals.
+  target = counts[0][:, None] * (own @ moment) - noisy
+  found, prior = shrunk_rows(
+    target,
+    counts[0],
+    moment,
+    error=hyper.error_variance,
+    variance=jnp.square(hyper.noise[state.done]) * gain,
+  )
+  return (1 - gain) * own + gain * found, prior
+
+
+def _item_means(key, state: State, data: Data, how) -> State:
+  rows, users = data.by_item, data.by_user.num_rows
+  label = _label(rows, state, None)
+  pair = noisy_pair(key, state, rows, users, label, how)
+  return state._replace(item=shrunk_means(**pair, most=users))
+
+
+def _user_biases(key, state: State, data: Data, how) -> State:
+  rows, items = data.by_user, data.by_item.num_rows
+  label = _label(rows, state, state.item.mean)
+  pair = noisy_pair(key, state, rows, items, label, how)
+  return state._replace(user=shrunk_means(**pair, most=items))
+
+
+def _user_factors(key, state: State, data: Data) -> State:
+  hyper, (user, item) = state.hyper, state.factors
+  counts = state.user.number, state.item.number
+  item, _, back = in_gauge(
+    item, counts[1], quantile=hyper.item_quantile, power=hyper.gauge_power
+  )
+  user = user @ back
+  label = _label(data.by_user, state, state.item.mean, state.user.mean)
+  noisy = noisy_sums(key, state, data.by_user, label, user, item)
+  user, prior = _rows(state, noisy, user, item, counts)
+  # The first item factors are random and no part of the model.
+  item = jnp.where(state.done == 2, 0.0, item)
+  return state._replace(factors=Factors(user, item), prior=prior)
+
+
+def _item_factors(key, state: State, data: Data) -> State:
+  hyper, (user, item) = state.hyper, state.factors
+  counts = state.item.number, state.user.number
+  user, there, back = in_gauge(
+    user, counts[1], quantile=hyper.user_quantile, power=hyper.gauge_power
+  )
+  item = item @ back
+  label = _label(data.by_item, state, state.user.mean, state.item.mean)
+  noisy = noisy_sums(key, state, data.by_item, label, item, user)
+  item, _ = _rows(state, noisy, item, user, counts)
+  prior = there.T @ state.prior @ there
+  return state._replace(factors=Factors(user, item), prior=prior)
+
+
+@functools.cache
+def _step(pure: bool, shift: int):
+  """A step; one object for equal arguments. Privacy: see `power_mf`."""
+  how = pure, shift
+
+  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+    if pure:
+      state = _item_means(key, state, data, how)
+    else:
+      phases = (
+        lambda key, state: _item_means(key, state, data, how),
+        lambda key, state: _user_biases(key, state, data, how),
+        lambda key, state: _user_factors(key, state, data),
+        lambda key, state: _item_factors(key, state, data),
+      )
+      done = state.done
+      phase = jnp.where(done < 2, done, 2 + done % 2)
+      state = jax.lax.switch(phase, phases, key, state)
+    norms = (jnp.linalg.norm(side) for side in state.factors)
+    return state._replace(done=state.done + 1), Info(*norms)
+
+  return step
+
+
+def _items(state: State) -> jax.Array:
+  """What is released: (mean, 1, vector) of each item.
+
+  Vectors are scaled so that users' vectors have a prior of variance 1.
+  """
+  unit = state.hyper.unit
+  mean = unit * (state.item.mean - state.item.common)
+  columns = [mean[:, None], jnp.ones_like(mean)[:, None]]
+  if state.factors.item.shape[1]:
+    size, axes = eigen(state.prior)
+    scale = unit * jnp.sqrt(size)
+    columns.append(state.factors.item @ (axes * scale[None]))
+  return jnp.concatenate(columns, axis=1)
+
+
+def _offset(state: State) -> jax.Array:
+  hyper = state.hyper
+  return (hyper.low + hyper.high) / 2 + hyper.unit * state.item.common
+
+
+def _model(state: State, data: Data) -> Release:
+  """Item factors, and what each user fits to their own ratings.
+
+  The users' side is a ridge regression of own ratings on the released items,
+  around no bias, slope 1 and no vector. It is not released.
+  """
+  hyper, item = state.hyper, _items(state)
+  width = item.shape[1]
+  user = jnp.zeros((data.by_user.num_rows, width)).at[:, 0].set(1.0)
+  offset = _offset(state)
+  gradient = row_gradient(data.by_user, user, item, offset=offset)
+  # One ridge for all, on columns that are scaled to have their own.
+  ridge = jnp.full(width, hyper.vector_ridge).at[0].set(hyper.slope_ridge)
+  ridge = (ridge * jnp.square(hyper.unit)).at[1].set(hyper.bias_ridge)
+  scale = jnp.sqrt(hyper.bias_ridge / ridge)
+  matrix, _ = normal.equations(
+    data.by_user, item * scale[None], data.by_user.value
+  )
+  moved = normal.solve(matrix, -gradient * scale[None], hyper.bias_ridge)
+  return Release(Factors(user + moved * scale[None], item), offset)
+
+
+def _release(key: jax.Array, state: State, data: Data) -> Release:
+  """Item factors only."""
+  del key, data
+  return Release(Factors(None, _items(state)), _offset(state))
+
+
+def power_mf(config: PowerMFConfig) -> System:
+  """Item means and factors by noisy power iteration; users' side local.
+
+  Privacy: each step releases sums over ratings of functions of a rating and
+  of what earlier steps released. One rating (u, i) is in the sums of one row
+  only: item i or user u. A count and a sum move by at most `pair_sensitivity`
+  (the label is clipped to half the scale's width), a sum of residuals times
+  factors by at most `row_sensitivity` (|residual| <= residual_bound, norm of
+  the factors <= 1). Sums are exact, so no other term moves. Step s is thus a
+  Gaussian mechanism with multiplier m_s, and all of them, adaptively, one
+  with 1/m^2 = sum of 1/m_s^2 (Dong, Roth and Su 2022, Corollary 3.3). Which
+  steps there are, their shares, the rank and the rounds are settings; all
+  that depends on data (quantiles, gauges, priors, laws of counts and means)
+  is computed from noisy sums. With rank 0 the one step is L2-Laplace noise of
+  scale pair_sensitivity / epsilon on a row: epsilon, pure.
+  """
+  hyper = _hyper(config)
+
+  def init(key: jax.Array, data: Data) -> State:
+    if config.rank:
+      lattice.check_size(
+        data,
+        config.lattice_bits,
+        max(settings.noise_scales(config)[2:]),
+        settings.lattice_unit(config),
+      )
+    users, items = (rows.num_rows for rows in data)
+    means = lambda rows: Means(jnp.zeros(rows), jnp.ones(rows), jnp.float32(0))
+    start = jax.random.normal(key, (items, config.rank))
+    return State(
+      factors=Factors(jnp.zeros((users, config.rank)), start),
+      user=means(users),
+      item=means(items),
+      prior=jnp.zeros((config.rank, config.rank)),
+      done=jnp.int32(0),
+      hyper=hyper,
+    )
+
+  return System(
+    init=init,
+    step=_step(config.rank == 0, config.shift),
+    model=_model,
+    release=_release,
+    steps=config.steps,
+    guarantee=settings.guarantee(config),
+  )
+
+
+def _hyper(config: PowerMFConfig) -> Hyper:
+  scales = settings.noise_scales(config)
+  unit = settings.lattice_unit(config)
+  small = 2.0 ** (config.shift - normal.PRODUCT_BITS)
+  sums = small * settings.LABEL_BOUND
+  largest = max(scales[:2]) / min(config.count_scale * small, sums)
+  if largest > noise.MOST_UNITS:
+    raise ValueError(
+      f'noise of scale {max(scales[:2]):.3g} is too large for '
+      f'shift={config.shift}: use a larger shift or epsilon'
+    )
+  # No step beyond the last, were there one, is without noise.
+  padded = lambda values: [*values, *[values[-1]] * (_STEPS - len(values))]
+  dither = [
+    noise.dither_bits(scale, sums if place < 2 else unit)
+    for place, scale in enumerate(scales)
+  ]
+  count_dither = [
+    noise.dither_bits(scale / config.count_scale, small) for scale in scales[:2]
+  ]
+  numbers = {
+    name: jnp.float32(getattr(config, name))
+    for name in Hyper._fields
+    if name in PowerMFConfig.__dataclass_fields__
+  }
+  low, high = config.scale
+  return Hyper(
+    **numbers
+    | {
+      'noise': jnp.asarray([noise.rounded_up(s) for s in padded(scales)]),
+      'dither': jnp.asarray(padded(dither), jnp.int32),
+      'count_dither': jnp.asarray(padded(count_dither), jnp.int32),
+      'low': jnp.float32(low),
+      'high': jnp.float32(high),
+      'unit': jnp.float32(config.unit),
+      'lattice_unit': jnp.float32(unit),
+      'lattice_shift': jnp.int32(lattice.PRODUCT_BITS - config.lattice_bits),
+      'full_steps': jnp.int32(2 + 2 * config.full_rounds),
+    }
+  )

@@ -1,0 +1,137 @@
+"""Means of rows (items or users) from noisy counts and sums.
+
+Of a row with n ratings of mean m there are a count n + noise and a sum n m +
+errors of the ratings + noise, and the variances of both noises are known. The
+estimate is the posterior mean of m where
+
+  log(1 + n) is normal over rows,
+  m given n is normal around a straight line in log(1 + n),
+
+and the five numbers of these two laws are those that fit the rows best (EM).
+With little noise this is the row's own mean, with much noise the line, whose
+height is then the mean of all ratings. n is summed over by a rule of nodes of
+each row's own, where the noisy count leaves it likely.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+_NODES = 16
+_REACH = 5.0  # standard deviations of the count's noise that nodes cover
+_ROUNDS = 20
+# What the laws start from, and are held to by this many rows' worth of weight.
+# In units of a quarter of the scale: 1 is the variance of a row's ratings.
+_SPREAD, _SPREAD_ROWS = 1.0, 10.0
+_VARIANCE, _VARIANCE_ROWS = 0.3, 20.0
+_SLOPE_VARIANCE = 1 / 400.0
+
+
+class Means(NamedTuple):
+  """Posterior means.
+
+  Attributes:
+    mean: [R] of a row's ratings.
+    number: [R] how many they are.
+    common: [] mean of all ratings.
+  """
+
+  mean: jax.Array
+  number: jax.Array
+  common: jax.Array
+
+
+def shrunk_means(
+  count: jax.Array,
+  total: jax.Array,
+  *,
+  count_variance: jax.Array,
+  total_variance: jax.Array,
+  most: int,
+) -> Means:
+  """Means of rows, in units in which ratings of a row have variance 1.
+
+  Args:
+    count: [R] noisy counts.
+    total: [R] noisy sums.
+    count_variance: [] of the noise of a count.
+    total_variance: [] of the noise of a sum.
+    most: the largest number of ratings that a row can have.
+
+  Privacy: a function of its arguments, which are released with noise.
+  """
+  count_variance = jnp.maximum(count_variance, 1e-3)
+  n, log_weight = _nodes(count, count_variance, most)
+  z = jnp.log1p(n)  # [R, G]
+  sums = total[:, None]
+  rows = len(count)
+  average = jnp.maximum(count.mean(), 1.0)
+  middle = jnp.log1p(average)
+
+  def posterior(laws):
+    center, spread, height, slope, variance = laws
+    mean = height + slope * (z - middle)
+    errors = n * n * variance + n + total_variance
+    rest = sums - n * mean
+    log_chance = (
+      log_weight
+      - z
+      - 0.5
+      * (
+        jnp.square(rest) / errors
+        + jnp.log(errors)
+        + jnp.square(z - center) / spread
+      )
+    )
+    chance = jax.nn.softmax(log_chance, axis=1)
+    gain = n * variance / errors
+    return chance, mean + gain * rest, gain * rest, gain, errors
+
+  def improved(_, laws):
+    chance, _, moved, gain, errors = posterior(laws)
+    variance = laws[4]
+    center = (chance * z).sum() / rows
+    spread = (chance * jnp.square(z - center)).sum() + _SPREAD * _SPREAD_ROWS
+    left = jnp.square(moved) + variance * (1 - gain * n)
+    left = (chance * left).sum() + _VARIANCE * _VARIANCE_ROWS
+    # Weighted least squares of sums on n and n (z - middle).
+    weight, tilt = chance / errors, n * (z - middle)
+    a = (weight * n * n).sum() + 1e-6
+    b = (weight * n * tilt).sum()
+    c = (weight * tilt * tilt).sum() + 1 / _SLOPE_VARIANCE
+    x, y = (weight * n * sums).sum(), (weight * tilt * sums).sum()
+    slope = (y - b / a * x) / (c - b / a * b)
+    return (
+      center,
+      jnp.maximum(spread / (rows + _SPREAD_ROWS), 0.05),
+      (x - b * slope) / a,
+      slope,
+      jnp.clip(left / (rows + _VARIANCE_ROWS), 0.02, 1.0),
+    )
+
+  first = total.sum() / jnp.maximum(count.sum(), 1.0)
+  laws = (middle - 0.5, _SPREAD, first, 0.0, _VARIANCE)
+  laws = tuple(jnp.asarray(law, jnp.float32) for law in laws)
+  laws = jax.lax.fori_loop(0, _ROUNDS, improved, laws)
+  chance, mean, *_ = posterior(laws)
+  mean = (chance * mean).sum(axis=1)
+  number = (chance * n).sum(axis=1)
+  return Means(mean, number, (mean * number).sum() / number.sum())
+
+
+def _nodes(
+  count: jax.Array, variance: jax.Array, most: int
+) -> tuple[jax.Array, jax.Array]:
+  """Numbers n [R, G] and the log of (node weight x chance of the count)."""
+  reach = _REACH * jnp.sqrt(variance)
+  low = jnp.clip(count - reach, 0.0, most)
+  high = jnp.maximum(jnp.clip(count + reach, 1.0, most), low + 1.0)
+  width = (high - low)[:, None]
+  # Closer together towards `low`: most rows are short.
+  place = (jnp.arange(_NODES, dtype=jnp.float32) + 0.5)[None] / _NODES
+  n = low[:, None] + width * jnp.square(place)
+  chance = -jnp.square(count[:, None] - n) / (2 * variance)
+  return n, jnp.log(2 * place) + jnp.log(width) + chance
