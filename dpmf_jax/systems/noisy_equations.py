@@ -20,7 +20,6 @@ from jax.typing import ArrayLike
 
 from dpmf_jax.data.rows import Data
 from dpmf_jax.kernels import normal
-from dpmf_jax.kernels.gradients import row_gradient
 from dpmf_jax.mechanisms import laplace, noise
 from dpmf_jax.mechanisms.clipping import clip_rows
 from dpmf_jax.systems.objective_pmf_config import (
@@ -229,17 +228,14 @@ def equations_model(state: State, data: Data) -> Release:
   around the public features and no bias. It is not released.
   """
   factors, hyper = state.factors, state.hyper
-  gradient = row_gradient(
-    data.by_user, factors.user, factors.item, offset=hyper.center
+  ridge = jnp.full(factors.item.shape[1], hyper.vector_ridge)
+  user = normal.ridge_fit(
+    data.by_user,
+    factors.user,
+    factors.item,
+    offset=hyper.center,
+    ridge=ridge.at[-1].set(hyper.bias_ridge),
   )
-  # One ridge for all, on columns that are scaled to have their own.
-  scale = jnp.full(factors.item.shape[1], 1.0)
-  scale = scale.at[:-1].set(jnp.sqrt(hyper.bias_ridge / hyper.vector_ridge))
-  matrix, _ = normal.equations(
-    data.by_user, factors.item * scale[None], data.by_user.value
-  )
-  moved = normal.solve(matrix, -gradient * scale[None], hyper.bias_ridge)
-  user = factors.user + moved * scale[None]
   return Release(Factors(user, factors.item), hyper.center)
 
 
