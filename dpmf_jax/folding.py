@@ -112,17 +112,18 @@ def fold_in(model: Model, ratings: Ratings, *, fit: Fit | None = None) -> Model:
   place = id_places(model.item_ids, ratings.item_ids.astype(str))
   item = place[ratings.item]
   known = item >= 0
+  strange = ratings.item_ids[ratings.item[~known]].tolist()
   if not known.any():
     raise ValueError(
       f'{ratings.name}: the model knows none of the items, such as '
-      f'{ratings.item_ids[0]!r}; its own are such as {model.item_ids[0]!r}'
+      f'{strange[0]!r}; its own are such as {model.item_ids[0].item()!r}'
     )
-  if not known.all():
+  if strange:
     lost = ratings.num_users - len(np.unique(ratings.user[known]))
     warnings.warn(
-      f'{ratings.name}: {(~known).sum()} of {len(ratings)} ratings are left '
-      f'out, of {(place < 0).sum()} items that the model does not know, such '
-      f'as {ratings.item_ids[place < 0][0]!r}; {lost} users have no others',
+      f'{ratings.name}: {len(strange)} of {len(ratings)} ratings are left '
+      f'out, of {len(set(strange))} item(s) that the model does not know, such '
+      f'as {strange[0]!r}; {lost} user(s) have no others',
       stacklevel=2,
     )
   user, item, value = ratings.user[known], item[known], ratings.value[known]

@@ -99,6 +99,21 @@ def ranking_metrics(
   }
 
 
+def text(metrics: dict[str, Any]) -> str:
+  """A line for all items and one for each slice."""
+  rows = {'all items': metrics, **metrics['slices']}
+  return '\n'.join(
+    f'  {name}: '
+    + '  '.join(
+      f'{key} {value:.4f}'
+      for key, value in row.items()
+      if isinstance(value, float)
+    )
+    + f'  ({row["users"]} users)'
+    for name, row in rows.items()
+  )
+
+
 def popularity(train: Ratings) -> np.ndarray:
   """[I] 0 for the head, 1 for the middle, 2 for the tail of the items.
 
@@ -173,9 +188,8 @@ def _pairs(user, item, train, test, threshold) -> _Pairs:
   flat = lambda part: part.user.astype(np.int64) * shape[1] + part.item
   keep &= ~np.isin(flat(test), flat(train))
   if not keep.any():
-    raise ValueError(
-      f'{test.name}: no held-out rating is relevant (threshold={threshold})'
-    )
+    nothing = np.zeros(0, np.int64)
+    return _Pairs(*(nothing for _ in _Pairs._fields))
   rows, columns = test.user[keep], test.item[keep]
   order = np.lexsort((columns, rows))
   rows, columns = rows[order], columns[order]

@@ -223,7 +223,7 @@ def _indices(
     return np.arange(len(ids))
   place = id_places(ids, np.array([str(label) for label in wanted]))
   if (place < 0).any():
-    such = f' such as {ids[0]!r}' if len(ids) else ''
+    such = f' such as {ids[0].item()!r}' if len(ids) else ''
     raise ValueError(
       f'{role} {str(wanted[int((place < 0).argmax())])!r} is not in the model, '
       f'which has {len(ids)} {role}s{such}'
