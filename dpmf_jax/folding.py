@@ -57,19 +57,19 @@ def user_factors(
   ]
   order = np.argsort(user, kind='stable')
   user, item, value = user[order], item[order], value[order]
+  # All blocks have one shape, of powers of two: little is ever compiled.
+  size = min(_BLOCK, _power_of_two(num_users))
+  starts = np.arange(0, num_users, size)
+  counts = np.bincount(user, minlength=num_users)
+  slices = np.add.reduceat(-(-counts // SLOTS), starts)
+  chunks = _power_of_two(-(-int(slices.max()) // SLICES))
+  ends = np.r_[0, counts.cumsum()]  # of each user's ratings
   found = np.empty((num_users, width), np.float32)
-  for start in range(0, num_users, _BLOCK):
-    stop = min(start + _BLOCK, num_users)
-    part = slice(*np.searchsorted(user, [start, stop]))
-    local = user[part] - start
-    # Sizes are powers of two, so that few shapes are ever compiled.
-    slices = (-(-np.bincount(local) // SLOTS)).sum() if len(local) else 1
+  for start in starts.tolist():
+    stop = min(start + size, num_users)
+    part = slice(ends[start], ends[stop])
     block = rows(
-      local,
-      item[part],
-      value[part],
-      _power_of_two(stop - start),
-      chunk_multiple=_power_of_two(-(-int(slices) // SLICES)),
+      user[part] - start, item[part], value[part], size, chunk_multiple=chunks
     )
     solved = _solved(put_rows(block), *settings)
     found[start:stop] = np.asarray(solved)[: stop - start]

@@ -33,6 +33,7 @@ from dpmf_jax.serving import Model, seen_matrix
 from dpmf_jax.types import Release
 
 _PAIRS = 64  # held-out ratings whose users' scores are compared at a time
+_HALF = 2**16  # where the second of two counts begins in a uint32
 SLICES = ('head', 'middle', 'tail')
 
 
@@ -150,6 +151,20 @@ def _factors(
   return np.asarray(user, np.float32), np.asarray(item, np.float32)
 
 
+def _above_and_tied(rows: jax.Array, score: jax.Array):
+  """How many in `rows` [P, I] are larger than, and equal to, `score` [P, 1]."""
+  # Gathered once, and one sum for both counts: two to four times as fast.
+  rows = jax.lax.optimization_barrier(rows)
+  counts = jnp.zeros((2, len(rows)), jnp.int32)
+  for start in range(0, rows.shape[1], _HALF - 1):
+    part = rows[:, start : start + _HALF - 1]
+    count = jnp.where(part > score, _HALF, part == score).astype(jnp.uint32)
+    both = count.sum(axis=1, dtype=jnp.uint32)
+    pair = jnp.stack([both // _HALF, both % _HALF])
+    counts = counts + pair.astype(jnp.int32)
+  return counts
+
+
 @jax.jit
 def _counts(user, item, excluded, row, column, chunks):
   """Scores [N] of pairs, and numbers of items that are above and tied.
@@ -166,9 +181,7 @@ def _counts(user, item, excluded, row, column, chunks):
     )
     rows, columns = part(row), part(column)
     score = scores[rows, columns]
-    row_scores = take(others, rows)  # [64, I]
-    above = (row_scores > score[:, None]).sum(axis=1, dtype=jnp.int32)
-    tied = (row_scores == score[:, None]).sum(axis=1, dtype=jnp.int32)
+    above, tied = _above_and_tied(take(others, rows), score[:, None])
     return tuple(
       jax.lax.dynamic_update_slice(whole, new, (number * _PAIRS,))
       for whole, new in zip(found, (score, above, tied), strict=True)
@@ -186,7 +199,9 @@ def _pairs(user, item, train, test, threshold) -> _Pairs:
   if threshold is not None:
     keep = test.value >= threshold
   flat = lambda part: part.user.astype(np.int64) * shape[1] + part.item
-  keep &= ~np.isin(flat(test), flat(train))
+  trained = np.sort(flat(train))
+  place = np.searchsorted(trained, flat(test))
+  keep &= trained[np.minimum(place, len(trained) - 1)] != flat(test)
   if not keep.any():
     nothing = np.zeros(0, np.int64)
     return _Pairs(*(nothing for _ in _Pairs._fields))

@@ -76,6 +76,18 @@ def test_agrees_over_more_than_one_block():
   check(found, oracles.ranking(scores, train, test, (3,)))
 
 
+def test_counts_do_not_overflow_in_a_large_catalogue():
+  # 140,000 items; the relevant one is below 70,000 and ties with 69,998.
+  items = np.repeat([[2.0], [1.0]], 70_000, axis=0)
+  train = np.zeros((1, 140_000))
+  test = train.copy()
+  train[0, -1] = test[0, -2] = 3
+  model = release([[1.0]], items)
+  found = ranking.ranking_metrics(model, table(train), table(test))
+  assert found['mrr'] == pytest.approx(1 / (70_000 + 69_998))
+  assert found['auc'] == pytest.approx(69_998 / 2 / (140_000 - 2))
+
+
 def test_a_case_done_by_hand():
   # Item 0 is seen. Of 1..5, scored 9, 8, 7, 6, 5, items 2 and 5 are relevant:
   # ranks 2 and 5 of 5.
