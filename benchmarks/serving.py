@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
@@ -47,7 +48,7 @@ RANK = 32
 K = 10
 BLOCK = 1024
 MOST_SECONDS = 2.0
-ML_1M = {'num_users': 6_040, 'num_items': 3_706, 'num_ratings': 1_000_209}
+USERS, ITEMS, RATINGS = 6_040, 3_706, 1_000_209  # of ML-1M
 FIT = fits.Fit(np.zeros(RANK), np.full(RANK, 5.0))
 
 
@@ -70,7 +71,9 @@ def _ratings() -> Ratings:
     return catalog.load('ml-1m', data_dir=_DATA_DIR.value, quiet=True)
   except (DataError, OSError) as error:
     print(f'made-up ratings instead of ML-1M: {error}')
-    return synthetic(**ML_1M, seed=0)
+    return synthetic(
+      num_users=USERS, num_items=ITEMS, num_ratings=RATINGS, seed=0
+    )
 
 
 def speed() -> dict[str, float]:
@@ -79,7 +82,7 @@ def speed() -> dict[str, float]:
   rng = np.random.default_rng(0)
   side = lambda size: rng.normal(size=(size, RANK)).astype(np.float32) / 4
   factors = Factors(side(train.num_users), side(train.num_items))
-  release = Release(factors, np.float32(3.5))
+  release = Release(factors, jnp.float32(3.5))
   model = serving.model_from_release(release, train, fit=FIT)
   contenders: dict[str, Callable[[], Any]] = {
     'recommend': lambda: serving.recommend(model, k=K),

@@ -89,7 +89,8 @@ def _found(model) -> list[Any]:
   )
 
 
-def _wanted(ids: list[str]) -> list[str] | None:
+def _wanted(ids: list[str] | None) -> list[str] | None:
+  """None stands for all of them."""
   return None if ids == ['all'] else ids
 
 
