@@ -34,6 +34,7 @@ class Model(NamedTuple):
   covered: bool  # whether the certificate covers all that is used here
   items_released: bool = True  # or taken from private/
   fit: fits.Fit | None = None  # of new users; None where it is not known
+  bias_columns: tuple[int, ...] = ()  # of factors, known to be biases
 
 
 class Recommendation(NamedTuple):
@@ -152,7 +153,15 @@ def load_model(folder: str | Path) -> Model:
     covered=leaves.keys() == released.keys(),
     items_released='factors/item' in released,
     fit=fit,
+    bias_columns=_bias_columns(certificate),
   )
+
+
+def _bias_columns(certificate) -> tuple[int, ...]:
+  """Those that `gaussian_mf.initial_factors` makes, where it was used."""
+  init = certificate.get('parameters', {}).get('init')
+  biased = certificate.get('system') == 'gaussian_mf' and init == 'bias'
+  return (0, 1) if biased else ()
 
 
 def _scale(ids, certificate, folder: Path) -> tuple[float, float]:
@@ -265,8 +274,9 @@ def similar_items(
 ) -> list[Similar]:
   """The k items whose factors have the largest cosines with each of `items`.
 
-  Columns that meet a bias do not count: where all items have the same number,
-  or where all users have. An item without other columns is like no other (0).
+  Columns of biases do not count: where all items have the same number, where
+  all users have, and `model.bias_columns`. An item that is zero elsewhere is
+  like no other (0).
 
   Privacy: post-processes the item factors.
   """
@@ -275,11 +285,12 @@ def similar_items(
   fixed = same(model.item_factors)
   if model.user_factors is not None and len(model.user_factors) > 1:
     fixed |= same(model.user_factors)
+  fixed[list(model.bias_columns)] = True
   vectors = model.item_factors[:, ~fixed].astype(np.float64)
   if vectors.shape[1] < 2:
     raise ValueError(
-      'the items of this model have one number each besides biases, so that '
-      'all cosines are 1 or -1; train with a larger --rank to compare items'
+      'the items of this model have at most one number each besides biases, '
+      'so that all cosines would be 1 or -1; use a model with more factors'
     )
   norms = np.linalg.norm(vectors, axis=1, keepdims=True)
   vectors = (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)

@@ -153,8 +153,25 @@ def test_similar_items_are_by_cosine_without_biases(model):
     serving.similar_items(model, ['z'])
 
 
+def test_biases_that_were_trained_are_known_from_the_certificate(
+  tmp_path, ratings
+):
+  # As `gaussian_mf` starts: item biases, then what meets users' biases.
+  item = np.array([[5, 0.7, 1, 0], [5, 0.8, 0, 1], [-5, 0.6, 1, 0.1]])
+  item = item.astype(np.float32)
+  user = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+  settings = {'system': 'gaussian_mf', 'parameters': {'init': 'bias'}}
+  published(tmp_path, item, ratings, user=user, **settings)
+  found = serving.similar_items(serving.load_model(tmp_path), ['10'])
+  assert [r.similar for r in found] == [30, 20]
+  settings['parameters']['init'] = 'unit'
+  published(tmp_path, item, ratings, user=user, **settings)
+  found = serving.similar_items(serving.load_model(tmp_path), ['10'])
+  assert [r.similar for r in found] == [20, 30]
+
+
 def test_items_with_one_number_each_are_not_compared(model):
-  with pytest.raises(ValueError, match='one number each'):
+  with pytest.raises(ValueError, match='at most one number each'):
     serving.similar_items(model)
 
 
