@@ -20,11 +20,14 @@ if TYPE_CHECKING:
   from dpmf_jax.data.rows import Data as Data
   from dpmf_jax.data.splits import random_split as random_split
   from dpmf_jax.data.synthetic import synthetic as synthetic
+  from dpmf_jax.folding import fold_in as fold_in
   from dpmf_jax.metrics import baselines as baselines
   from dpmf_jax.metrics import rmse as rmse
+  from dpmf_jax.ranking import ranking_metrics as ranking_metrics
   from dpmf_jax.serving import Model as Model
   from dpmf_jax.serving import load_model as load_model
   from dpmf_jax.serving import recommend as recommend
+  from dpmf_jax.serving import similar_items as similar_items
   from dpmf_jax.sharding import training_data as training_data
   from dpmf_jax.systems.als import ALSConfig as ALSConfig
   from dpmf_jax.systems.als import als as als
@@ -50,6 +53,7 @@ _MODULES = {
   'DPALSConfig': 'dpmf_jax.systems.dpals_config',
   'epsilon': 'dpmf_jax.accounting',
   'fit': 'dpmf_jax.training',
+  'fold_in': 'dpmf_jax.folding',
   'from_arrays': 'dpmf_jax.data.ratings',
   'from_csr': 'dpmf_jax.data.ratings',
   'from_dataframe': 'dpmf_jax.data.ratings',
@@ -61,10 +65,12 @@ _MODULES = {
   'nonprivate': 'dpmf_jax.systems.nonprivate',
   'NonprivateConfig': 'dpmf_jax.systems.nonprivate',
   'random_split': 'dpmf_jax.data.splits',
+  'ranking_metrics': 'dpmf_jax.ranking',
   'Ratings': 'dpmf_jax.data.ratings',
   'read': 'dpmf_jax.data.formats',
   'recommend': 'dpmf_jax.serving',
   'rmse': 'dpmf_jax.metrics',
+  'similar_items': 'dpmf_jax.serving',
   'synthetic': 'dpmf_jax.data.synthetic',
   'training_data': 'dpmf_jax.sharding',
 }

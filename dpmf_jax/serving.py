@@ -1,7 +1,8 @@
 """Recommendations from a released model, with the ids people know.
 
-A model folder is what `launch.train` writes: `model.safetensors`, `ids.json`
-and, for the curator only, `private/`.
+A model folder is what `launch.train` writes: `model.safetensors`, `ids.json`,
+`certificate.json` and, for the curator only, `private/`. What is published of
+it, without `private/`, is enough to fold new users in and to compare items.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from dpmf_jax import files
-from dpmf_jax.data.ratings import Ratings
+from dpmf_jax import files, fits
+from dpmf_jax.data.ratings import Ratings, check_scale
+from dpmf_jax.scoring import dense_rows, top_products
 from dpmf_jax.types import Release
 
 # The user ids, where a guarantee keeps them secret.
 USERS = 'private/users.json'
-_BLOCK = 1024  # users scored at a time: bounds memory to a block of scores
 
 
 class Model(NamedTuple):
   """A released model with original ids, on the host."""
 
-  user_factors: np.ndarray  # [U, D]
+  user_factors: np.ndarray | None  # [U, D]; None where they are not known
   item_factors: np.ndarray  # [I, D]
   offset: float
   scale: tuple[float, float]
@@ -34,6 +35,9 @@ class Model(NamedTuple):
   titles: dict[str, str]
   seen: scipy.sparse.csr_array | None  # [U, I], of the training ratings
   covered: bool  # whether the certificate covers all that is used here
+  items_released: bool = True  # or taken from private/
+  fit: fits.Fit | None = None  # of new users; None where it is not known
+  bias_columns: tuple[int, ...] = ()  # of factors, known to be biases
 
 
 class Recommendation(NamedTuple):
@@ -42,6 +46,16 @@ class Recommendation(NamedTuple):
   score: float
   rank: int
   title: str | None
+
+
+class Similar(NamedTuple):
+  """An item that is like another one: `score` is a cosine."""
+
+  item: Any
+  similar: Any
+  score: float
+  rank: int
+  title: str | None  # of `similar`
 
 
 def ids_json(ratings: Ratings) -> dict[str, Any]:
@@ -59,12 +73,24 @@ def seen_leaves(ratings: Ratings) -> dict[str, np.ndarray]:
   return {'user': ratings.user, 'item': ratings.item}
 
 
-def model_from_release(release: Release, train: Ratings) -> Model:
-  """A model to serve from, straight after training."""
+def model_from_release(
+  release: Release, train: Ratings, *, fit: fits.Fit | None = None
+) -> Model:
+  """A model to serve from, straight after training.
+
+  New users are folded in as `fit` says; by default as the released users are
+  spread, if there are any. So `release` must be what is released.
+  """
+  user, item = release.factors
+  if item is None:
+    raise ValueError('the release has no item factors to recommend from')
+  if user is not None:
+    user = np.asarray(user)
+    fit = fit or fits.fit_of_released_users(user)
   shape = (train.num_users, train.num_items)
   return Model(
-    user_factors=np.asarray(release.factors.user),
-    item_factors=np.asarray(release.factors.item),
+    user_factors=user,
+    item_factors=np.asarray(item),
     offset=float(release.offset),
     scale=train.scale,
     user_ids=train.user_ids,
@@ -72,56 +98,85 @@ def model_from_release(release: Release, train: Ratings) -> Model:
     titles=dict(train.titles),
     seen=seen_matrix(train.user, train.item, shape),
     covered=True,
+    fit=fit,
   )
 
 
 def load_model(folder: str | Path) -> Model:
-  """The model in `folder`; ValueError names what is missing or broken."""
+  """The model in `folder`; ValueError names what is missing or broken.
+
+  The certificate may be missing where there is no private/: the scale is in
+  ids.json, too, but how new users are fitted may then not be known.
+  """
   folder = Path(folder)
-  for name in ('model.safetensors', 'ids.json', 'certificate.json'):
+  needed = ['model.safetensors', 'ids.json']
+  if (folder / 'private').is_dir():
+    needed.append('certificate.json')  # it is written when a run is finished
+  for name in needed:
     if not (folder / name).is_file():
       raise ValueError(
         f'{folder / name} is missing: --model must be the --output folder of '
         'a finished launch.train'
       )
-  leaves, _ = files.load_leaves(folder / 'model.safetensors')
+  released, _ = files.load_leaves(folder / 'model.safetensors')
   ids = files.read_json(folder / 'ids.json')
-  if 'users' not in ids:
-    if not (folder / USERS).is_file():
-      raise ValueError(
-        f'{folder / "ids.json"} has no user ids (this system keeps them '
-        f'secret) and {folder / USERS} is not there'
-      )
+  if 'users' not in ids and (folder / USERS).is_file():
     ids |= files.read_json(folder / USERS)
-  covered = True
+  proof = folder / 'certificate.json'
+  certificate = files.read_json(proof) if proof.is_file() else {}
+  leaves = released
   secret = folder / 'private' / 'unreleased.safetensors'
   if secret.is_file():
-    leaves = files.load_leaves(secret)[0] | leaves
-    covered = False
-  for side in ('user', 'item'):
-    if f'factors/{side}' not in leaves:
-      raise ValueError(
-        f'{folder / "model.safetensors"} has no {side} factors (this system '
-        f'does not release them) and {secret} is not there'
-      )
-  user, item = leaves['factors/user'], leaves['factors/item']
-  shape = (len(ids['users']), len(ids['items']))
-  if (len(user), len(item)) != shape:
+    leaves = files.load_leaves(secret)[0] | released
+  user, item = (leaves.get(f'factors/{side}') for side in ('user', 'item'))
+  if item is None:
+    raise ValueError(
+      f'{folder / "model.safetensors"} has no item factors (this system does '
+      f'not release them) and {secret} is not there'
+    )
+  user_ids = ids.get('users', [])
+  shape = (len(user_ids), len(ids['items']))
+  sizes = (len(user_ids) if user is None else len(user), len(item))
+  if sizes != shape:
     raise ValueError(
       f'{folder / "ids.json"} lists {shape} users and items, but the model '
-      f'has {(len(user), len(item))}'
+      f'has {sizes}'
     )
+  if 'factors/user' in released:
+    fit = fits.fit_of_released_users(released['factors/user'])
+  else:
+    fit = fits.fit_of_system(certificate, item.shape[1])
   return Model(
     user_factors=user,
     item_factors=item,
     offset=float(leaves['offset']),
-    scale=tuple(ids['scale']),
-    user_ids=np.asarray(ids['users']),
+    scale=_scale(ids, certificate, folder),
+    user_ids=np.asarray(user_ids),
     item_ids=np.asarray(ids['items']),
     titles=ids.get('titles', {}),
     seen=_load_seen(folder / 'private' / 'seen.safetensors', shape),
-    covered=covered,
+    covered=leaves.keys() == released.keys(),
+    items_released='factors/item' in released,
+    fit=fit,
+    bias_columns=_bias_columns(certificate),
   )
+
+
+def _bias_columns(certificate) -> tuple[int, ...]:
+  """Those that `gaussian_mf.initial_factors` makes, where it was used."""
+  init = certificate.get('parameters', {}).get('init')
+  biased = certificate.get('system') == 'gaussian_mf' and init == 'bias'
+  return (0, 1) if biased else ()
+
+
+def _scale(ids, certificate, folder: Path) -> tuple[float, float]:
+  scale = ids.get('scale') or certificate.get('parameters', {}).get('scale')
+  if scale is None:
+    raise ValueError(
+      f'neither ids.json nor certificate.json in {folder} has the scale of '
+      'the ratings'
+    )
+  return check_scale(scale)
 
 
 def _load_seen(path: Path, shape) -> scipy.sparse.csr_array | None:
@@ -145,49 +200,60 @@ def top_items(
   Best first, ties by item index. Where a user has fewer than k items left,
   the rest is index -1 with score -inf.
   """
-  if k < 1:
-    raise ValueError(f'k={k} must be at least 1')
-  seen = model.seen if filter_seen else None
+  if model.user_factors is None:
+    raise ValueError(
+      'the user factors are not known here: this system does not release '
+      'them; fold users in by their own ratings (--ratings=FILE)'
+    )
+  seen = model.seen
   if filter_seen and seen is None:
     raise ValueError(
       'which items were seen is not known here (private/seen.safetensors is '
       'missing); pass --nofilter_seen to recommend from all items'
     )
-  width = min(k, len(model.item_ids))
-  chosen = np.full((len(users), k), -1, np.int64)
-  scores = np.full((len(users), k), -np.inf, np.float32)
-  for start in range(0, len(users), _BLOCK):
-    block = users[start : start + _BLOCK]
-    raw = model.user_factors[block] @ model.item_factors.T
-    if seen is not None:
-      rows, columns = seen[block].nonzero()
-      raw[rows, columns] = -np.inf
-    # Order by the unclipped score: clipping would make the best items tie.
-    best = np.argpartition(-raw, width - 1, axis=1)[:, :width]
-    best.sort(axis=1)
-    found = np.take_along_axis(raw, best, axis=1)
-    order = np.argsort(-found, axis=1, kind='stable')
-    best = np.take_along_axis(best, order, axis=1)
-    found = np.take_along_axis(found, order, axis=1)
-    valid = np.isfinite(found)
-    found = np.clip(found + model.offset, *model.scale)
-    chosen[start : start + _BLOCK, :width] = np.where(valid, best, -1)
-    scores[start : start + _BLOCK, :width] = np.where(valid, found, -np.inf)
-  return chosen, scores
+
+  def excluded(start: int, stop: int, size: int) -> np.ndarray:
+    if not filter_seen or seen is None:
+      return np.zeros((size, len(model.item_ids)), bool)
+    return dense_rows(seen, users[start:stop], size)
+
+  chosen, raw = top_products(
+    model.user_factors[users], model.item_factors, k, excluded
+  )
+  # Ordered by the unclipped score: clipping would make the best items tie.
+  scores = np.clip(raw + np.float32(model.offset), *model.scale)
+  return chosen, np.where(chosen >= 0, scores, -np.inf)
 
 
 def user_indices(model: Model, wanted: Sequence[str] | None) -> np.ndarray:
   """Indices of original user ids (given as text), of all users for None."""
+  return _indices('user', model.user_ids, wanted)
+
+
+def _indices(
+  role: str, ids: np.ndarray, wanted: Sequence[str] | None
+) -> np.ndarray:
   if wanted is None:
-    return np.arange(len(model.user_ids))
-  place = {str(label): index for index, label in enumerate(model.user_ids)}
-  unknown = [user for user in wanted if user not in place]
-  if unknown:
+    return np.arange(len(ids))
+  place = id_places(ids, np.array([str(label) for label in wanted]))
+  if (place < 0).any():
+    such = f' such as {ids[0].item()!r}' if len(ids) else ''
     raise ValueError(
-      f'user {unknown[0]!r} is not in the model, which has '
-      f'{len(place)} users such as {model.user_ids[0]!r}'
+      f'{role} {str(wanted[int((place < 0).argmax())])!r} is not in the model, '
+      f'which has {len(ids)} {role}s{such}'
     )
-  return np.array([place[user] for user in wanted], np.int64)
+  return place
+
+
+def id_places(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+  """Where in `ids` those written as `wanted` are; -1 where they are not."""
+  texts = ids.astype(str)
+  if not len(texts):
+    return np.full(len(wanted), -1)
+  order = np.argsort(texts)
+  place = np.searchsorted(texts, wanted, sorter=order)
+  place = order[np.minimum(place, len(texts) - 1)]
+  return np.where(texts[place] == wanted, place, -1)
 
 
 def recommend(
@@ -204,19 +270,51 @@ def recommend(
   """
   index = user_indices(model, users)
   items, scores = top_items(model, index, k, filter_seen=filter_seen)
-  user_labels = model.user_ids[index].tolist()
-  item_labels = model.item_ids.tolist()
-  return [
-    Recommendation(
-      user=user_labels[row],
-      item=item_labels[item],
-      score=float(score),
-      rank=rank + 1,
-      title=model.titles.get(str(item_labels[item])),
+  found = _listed(model, model.user_ids[index], items, scores)
+  return list(map(Recommendation._make, found))
+
+
+def similar_items(
+  model: Model, items: Sequence[str] | None = None, k: int = 10
+) -> list[Similar]:
+  """The k items whose factors have the largest cosines with each of `items`.
+
+  Columns of biases do not count: where all items have the same number, where
+  all users have, and `model.bias_columns`. An item that is zero elsewhere is
+  like no other (0).
+
+  Privacy: post-processes the item factors.
+  """
+  index = _indices('item', model.item_ids, items)
+  same = lambda rows: np.ptp(rows, axis=0) == 0
+  fixed = same(model.item_factors)
+  if model.user_factors is not None and len(model.user_factors) > 1:
+    fixed |= same(model.user_factors)
+  fixed[list(model.bias_columns)] = True
+  vectors = model.item_factors[:, ~fixed].astype(np.float64)
+  if vectors.shape[1] < 2:
+    raise ValueError(
+      'the items of this model have at most one number each besides biases, '
+      'so that all cosines would be 1 or -1; use a model with more factors'
     )
-    for row in range(len(index))
-    for rank, (item, score) in enumerate(
-      zip(items[row].tolist(), scores[row].tolist(), strict=True)
-    )
-    if item >= 0
-  ]
+  norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+  vectors = (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)
+
+  def excluded(start: int, stop: int, size: int) -> np.ndarray:
+    itself = np.zeros((size, len(vectors)), bool)
+    itself[np.arange(stop - start), index[start:stop]] = True
+    return itself
+
+  chosen, scores = top_products(vectors[index], vectors, k, excluded)
+  found = _listed(model, model.item_ids[index], chosen, scores)
+  return list(map(Similar._make, found))
+
+
+def _listed(model: Model, labels, items: np.ndarray, scores: np.ndarray):
+  """(label, item id, score, rank, title) for every item that there is."""
+  row, rank = np.nonzero(items >= 0)
+  names = model.item_ids[items[row, rank]].tolist()
+  titles = map(model.titles.get, map(str, names))
+  places = (rank + 1).tolist()
+  found = scores[row, rank].astype(float).tolist()
+  return zip(labels[row].tolist(), names, found, places, titles, strict=True)

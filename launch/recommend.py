@@ -1,21 +1,33 @@
 """Recommends items from a model that launch.train wrote.
 
-Example:
+To users the model was trained with:
 
   python -m launch.recommend --model=runs/first --users=1,2,3 --k=5
 
+to new users, by a file of their own ratings (lines of user,item,rating, with
+the item ids and the scale that the model was trained with):
+
+  python -m launch.recommend --model=runs/first --ratings=new_users.csv --k=5
+
+and items that are like others:
+
+  python -m launch.recommend --model=runs/first --similar_to=50,181 --k=5
+
 prints a table; with --output=FILE.csv (or .parquet) it is written there, with
-the columns user, item, score, rank and, where titles are known, title. Users
-and items have the ids of the ratings file. Items that a user rated in
-training are left out, so a list is for the eyes of its user.
+the columns user, item, score, rank (or item, similar, score, rank) and, where
+titles are known, title. Users and items have the ids of the ratings file.
+Items that a user rated are left out, so a list is for the eyes of its user.
+
+New users need only what is published: model.safetensors, ids.json and
+certificate.json. Their vectors are fitted to their own ratings and to released
+item factors; systems that do not release these cannot take them.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -25,74 +37,103 @@ _MODEL = flags.DEFINE_string(
   'model', None, 'The --output folder of launch.train.', required=True
 )
 _USERS = flags.DEFINE_list(
-  'users', None, "Original ids, separated by commas, or 'all'.", required=True
+  'users', None, "Original ids, separated by commas, or 'all'."
+)
+_RATINGS = flags.DEFINE_string(
+  'ratings', None, 'A file of ratings by new users, who are folded in.'
+)
+_FORMAT = flags.DEFINE_string(
+  'format', 'auto', 'Format of --ratings; auto goes by name and content.'
+)
+_SIMILAR_TO = flags.DEFINE_list(
+  'similar_to', None, "Original ids of items, or 'all'."
 )
 _K = flags.DEFINE_integer('k', 10, 'Items per user.', lower_bound=1)
 _FILTER_SEEN = flags.DEFINE_bool(
-  'filter_seen', True, 'Leave out the items that a user rated in training.'
+  'filter_seen', True, 'Leave out the items that a user rated.'
 )
 _OUTPUT = flags.DEFINE_string(
   'output', None, 'A .csv or .parquet file to write; a table is printed else.'
 )
 
 
-def _columns(recommendations, titles: bool) -> dict[str, list]:
-  """The recommendations as columns."""
-  names = ['user', 'item', 'score', 'rank'] + (['title'] if titles else [])
-  return {
-    name: [getattr(row, name) for row in recommendations] for name in names
+def _columns(rows: list[Any], titles: bool) -> dict[str, Any]:
+  """Recommendations or similar items as columns."""
+  import numpy as np
+
+  names = [name for name in rows[0]._fields if titles or name != 'title']
+  columns: dict[str, Any] = {
+    name: [getattr(row, name) for row in rows] for name in names
   }
+  # As they were computed: more digits would be made up.
+  return columns | {'score': np.array(columns['score'], np.float32)}
 
 
-def _write(path: Path, columns: dict[str, list]) -> None:
-  from dpmf_jax import files
+def _found(model) -> list[Any]:
+  """What the flags ask for."""
+  from dpmf_jax import folding, serving
+  from dpmf_jax.data import formats
 
-  if path.suffix == '.parquet':
-    try:
-      import pyarrow
-      import pyarrow.parquet
-    except ImportError:
-      raise ValueError(
-        f'--output={path} needs pyarrow: pip install pyarrow, or write a .csv'
-      ) from None
-    buffer = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table(columns), buffer)
-    content = buffer.getvalue()
+  if _SIMILAR_TO.value is not None:
+    return serving.similar_items(model, _wanted(_SIMILAR_TO.value), _K.value)
+  users = None
+  if _RATINGS.value is not None:
+    ratings = formats.read(
+      _RATINGS.value, scale=model.scale, format=_FORMAT.value
+    )
+    model = folding.fold_in(model, ratings)
   else:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator='\n')
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    content = text.getvalue().encode()
-  files.write_bytes(path, content)
+    users = _wanted(_USERS.value)
+  return serving.recommend(
+    model, users, _K.value, filter_seen=_FILTER_SEEN.value
+  )
+
+
+def _wanted(ids: list[str] | None) -> list[str] | None:
+  """None stands for all of them."""
+  return None if ids == ['all'] else ids
 
 
 def main(argv) -> None:
   del argv
   from dpmf_jax import serving
+  from dpmf_jax.data import writing
 
+  given = [flag.value is not None for flag in (_USERS, _RATINGS, _SIMILAR_TO)]
+  if sum(given) != 1:
+    raise ValueError(
+      'pass one of --users=ID,ID (or all), --ratings=FILE of new users and '
+      '--similar_to=ITEM,ITEM'
+    )
   path = Path(_OUTPUT.value) if _OUTPUT.value else None
-  if path is not None and path.suffix not in ('.csv', '.parquet'):
-    raise ValueError(f'--output={path} must end in .csv or .parquet')
+  if path is not None:
+    writing.check_suffix(path)
   model = serving.load_model(_MODEL.value)
-  if not model.covered:
+  found = _found(model)
+  if not model.covered and (_USERS.value or not model.items_released):
     print(
       'note: uses factors from private/, which no guarantee covers',
       file=sys.stderr,
     )
-  users = None if _USERS.value == ['all'] else _USERS.value
-  found = serving.recommend(
-    model, users, _K.value, filter_seen=_FILTER_SEEN.value
-  )
+  if not found:
+    raise ValueError('there is nothing to recommend: all items were seen')
   if path is not None:
-    _write(path, _columns(found, bool(model.titles)))
-    print(f'{len(found)} recommendations written to {path}')
+    writing.write_columns(_columns(found, bool(model.titles)), path)
+    what = 'similar items' if _SIMILAR_TO.value else 'recommendations'
+    print(f'{len(found)} {what} written to {path}')
     return
   for row in found:
-    if row.rank == 1:
-      print(f'user {row.user}')
-    name = row.item if row.title is None else f'{row.title} [{row.item}]'
-    print(f'  {row.rank:>3}. {row.score:.2f}  {name}')
+    _, item, score, rank, title = row
+    if rank == 1:
+      print(f'{row._fields[0]} {_name(model, row)}')
+    name = item if title is None else f'{title} [{item}]'
+    print(f'  {rank:>3}. {score:.2f}  {name}')
+
+
+def _name(model, row) -> str:
+  """Of the user, or of the item that others are similar to."""
+  title = None if row._fields[0] == 'user' else model.titles.get(str(row[0]))
+  return f'{row[0]}' if title is None else f'{title} [{row[0]}]'
 
 
 if __name__ == '__main__':

@@ -135,6 +135,18 @@ _CHECKPOINT_SECONDS = flags.DEFINE_float(
   'last one.',
 )
 
+_RANKING_K = flags.DEFINE_list(
+  'ranking_k',
+  None,
+  'Lengths of lists, such as 10 or 5,10: metrics.json then has Recall, NDCG, '
+  'MAP, MRR and AUC of the held-out ratings over all items, too.',
+)
+_RANKING_THRESHOLD = flags.DEFINE_float(
+  'ranking_threshold',
+  None,
+  'The least rating that counts as relevant in these; all by default.',
+)
+
 _LEDGER = flags.DEFINE_string(
   'ledger',
   None,
@@ -402,6 +414,20 @@ def _chosen(ratings) -> tuple[str, dict[str, Any]]:
   )
 
 
+def _cutoffs() -> list[int]:
+  """The values of --ranking_k; none without it."""
+  words = _RANKING_K.value or []
+  if not all(word.isdecimal() and int(word) >= 1 for word in words):
+    raise ValueError(
+      f'--ranking_k={",".join(words)} must be numbers of at least 1'
+    )
+  if words and _TEST_FRACTION.value == 0:
+    raise ValueError('--ranking_k needs held-out ratings: --test_fraction > 0')
+  if not words and _RANKING_THRESHOLD.value is not None:
+    raise ValueError('--ranking_threshold needs --ranking_k')
+  return [int(word) for word in words]
+
+
 def _personalized(name: str) -> bool:
   """Whether a system reads the epsilon of each rating."""
   import dataclasses
@@ -489,7 +515,7 @@ def _train() -> None:
   # One device per core: a chunk of ratings is summed on each.
   jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
 
-  from dpmf_jax import certificate, files, metrics, plots, runs
+  from dpmf_jax import certificate, files, metrics, plots, ranking, runs
   from dpmf_jax.accounting import ledger
   from dpmf_jax.data.splits import random_split
   from dpmf_jax.sharding import device_mesh, training_data
@@ -499,6 +525,7 @@ def _train() -> None:
   fraction = _TEST_FRACTION.value
   if not 0 <= fraction < 1:
     raise ValueError(f'--test_fraction={fraction} must be in [0, 1)')
+  cutoffs = _cutoffs()
   specifications.check(
     system=_SYSTEM.value,
     personalized=_personalized(_SYSTEM.value),
@@ -617,6 +644,14 @@ def _train() -> None:
   if own and train.epsilon is not None:
     accounted = own.accounted(config, train.epsilon, rank)
     report['accounted_epsilons'] = specifications.summary(accounted)
+  if test is not None and cutoffs:
+    report['ranking'] = ranking.ranking_metrics(
+      jax.device_get(model),
+      train,
+      test,
+      cutoffs,
+      threshold=_RANKING_THRESHOLD.value,
+    )
   files.write_json(folder / 'metrics.json', report, mode=0o600)
   title = f'{name} ({variant}) on {ratings.name}'
   if document['epsilon'] is not None:
@@ -640,6 +675,8 @@ def _train() -> None:
     if value is not None:
       print(f'  RMSE {value:.4f}  {label}')
   print(f'  RMSE {report["train_rmse"]:.4f}  this model, training ratings\n')
+  if 'ranking' in report:
+    print(f'{ranking.text(report["ranking"])}\n')
   print(certificate.text(document))
   if _LEDGER.value is not None:
     print(f'\n{ledger.summary(_LEDGER.value)}')

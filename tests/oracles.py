@@ -84,3 +84,68 @@ def als_implicit(confidence, known, other, *, ridge):
     matrix = other.T @ weight @ other + ridge * np.eye(other.shape[1])
     found[r] = np.linalg.solve(matrix, other.T @ weight @ known[r])
   return found
+
+
+def ranking(scores, train, test, ks, *, threshold=None, items=None):
+  """Ranking metrics of one user list after another, from the definitions.
+
+  `items` are those that can be relevant; all by default. Others that are held
+  out, too, are no negatives of AUC.
+  """
+  per_user = []
+  auc = []
+  for u in range(len(scores)):
+    seen = set(train.item[train.user == u].tolist())
+    held = {
+      i
+      for i, v in zip(
+        test.item[test.user == u].tolist(),
+        test.value[test.user == u].tolist(),
+        strict=True,
+      )
+      if i not in seen and (threshold is None or v >= threshold)
+    }
+    relevant = held if items is None else held & set(items)
+    if not relevant:
+      continue
+    candidates = [i for i in range(scores.shape[1]) if i not in seen]
+    # Best first, and what is irrelevant first among ties.
+    candidates.sort(key=lambda i: (-scores[u, i], i in relevant))
+    ranks = [r for r, i in enumerate(candidates, 1) if i in relevant]
+    row = {}
+    for k in ks:
+      hits = [r for r in ranks if r <= k]
+      row[f'recall@{k}'] = len(hits) / len(ranks)
+      gain = sum(1 / np.log2(r + 1) for r in hits)
+      best = sum(1 / np.log2(r + 1) for r in range(1, min(len(ranks), k) + 1))
+      row[f'ndcg@{k}'] = gain / best
+    precisions = [sum(other <= r for other in ranks) / r for r in ranks]
+    row['map'] = np.mean(precisions)
+    row['mrr'] = 1 / ranks[0]
+    per_user.append(row)
+    negatives = [i for i in candidates if i not in held]
+    if negatives:
+      auc.append(
+        np.mean(
+          [
+            (scores[u, i] > scores[u, j]) + 0.5 * (scores[u, i] == scores[u, j])
+            for i in relevant
+            for j in negatives
+          ]
+        )
+      )
+  if not per_user:
+    return {'users': 0}
+  means = {key: np.mean([row[key] for row in per_user]) for key in per_user[0]}
+  return {'users': len(per_user), **means, 'auc': np.mean(auc)}
+
+
+def ridge_users(ratings, item, *, offset, prior, ridge):
+  """Each user's own regression, one after another, in float64."""
+  rows = []
+  for u in range(ratings.num_users):
+    mine = ratings.user == u
+    q = item[ratings.item[mine]].astype(np.float64)
+    y = ratings.value[mine] - offset - q @ prior
+    rows.append(prior + np.linalg.solve(q.T @ q + np.diag(ridge), q.T @ y))
+  return np.array(rows)

@@ -1,10 +1,12 @@
-"""Writing ratings: the whole file appears, or none of it."""
+"""Writing ratings and other columns: the whole file appears, or none of it."""
 
 from __future__ import annotations
 
 import csv
 import os
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -47,9 +49,32 @@ def write(
   if format == 'inter':
     for ids in (ratings.user_ids, ratings.item_ids):
       _check_plain(ids, path)
+  return _write(columns, path, format)
+
+
+def write_columns(
+  columns: Mapping[str, Any], path: str | os.PathLike[str]
+) -> pathlib.Path:
+  """Returns the path, now holding equally long columns by their names.
+
+  It ends in .csv or .parquet. Columns are arrays or lists; in a list None is
+  an empty field. Numbers in float32 are written as short as they can be.
+  """
+  path = pathlib.Path(path)
+  check_suffix(path)
+  return _write(columns, path, path.suffix[1:])
+
+
+def check_suffix(path: pathlib.Path) -> None:
+  """Raises DataError where `write_columns` could not write the path."""
+  if path.suffix not in ('.csv', '.parquet'):
+    raise DataError(f'{path} must end in .csv or .parquet')
+
+
+def _write(columns, path: pathlib.Path, format: str) -> pathlib.Path:
   with atomic(path) as partial:
     if format == 'parquet':
-      _write_parquet(columns, partial)
+      _write_parquet(columns, partial, path)
     else:
       _write_text(columns, partial, format)
   return path
@@ -59,10 +84,7 @@ def _write_text(columns, path: pathlib.Path, format: str) -> None:
   header = list(columns)
   if format == 'inter':
     header = [_INTER[name] for name in columns]
-  texts = [
-    _shortest(column) if name == 'rating' else column.tolist()
-    for name, column in columns.items()
-  ]
+  texts = [_plain(column) for column in columns.values()]
   quoting = csv.QUOTE_NONE if format == 'inter' else csv.QUOTE_MINIMAL
   with path.open('w', newline='', encoding='utf-8') as file:
     writer = csv.writer(
@@ -74,6 +96,17 @@ def _write_text(columns, path: pathlib.Path, format: str) -> None:
     )
     writer.writerow(header)
     writer.writerows(zip(*texts, strict=True))
+
+
+def _plain(column) -> list:
+  """Returns the values as csv writes them well."""
+  if isinstance(column, list):
+    return column
+  return _shortest(column) if column.dtype == np.float32 else column.tolist()
+
+
+def _is_text(column) -> bool:
+  return isinstance(column, np.ndarray) and column.dtype.kind == 'U'
 
 
 def _shortest(values: np.ndarray) -> list[str]:
@@ -93,16 +126,17 @@ def _check_plain(ids: np.ndarray, path: pathlib.Path) -> None:
         )
 
 
-def _write_parquet(columns, path: pathlib.Path) -> None:
+def _write_parquet(columns, path: pathlib.Path, wanted: pathlib.Path) -> None:
   try:
     import pyarrow as pa
     import pyarrow.parquet as pq
   except ImportError as error:
     raise DataError(
-      f"{path}: writing Parquet needs pyarrow: pip install 'dpmf_jax[parquet]'"
+      f'{wanted}: writing Parquet needs pyarrow: pip install '
+      "'dpmf_jax[parquet]', or write csv"
     ) from error
   arrays = {
-    name: pa.array(column.tolist() if column.dtype.kind == 'U' else column)
+    name: pa.array(column.tolist() if _is_text(column) else column)
     for name, column in columns.items()
   }
   pq.write_table(pa.table(arrays), path)

@@ -20,7 +20,6 @@ from jax.typing import ArrayLike
 
 from dpmf_jax.data.rows import Data
 from dpmf_jax.kernels import normal
-from dpmf_jax.kernels.gradients import row_gradient
 from dpmf_jax.mechanisms import laplace, noise
 from dpmf_jax.mechanisms.clipping import clip_rows
 from dpmf_jax.systems.objective_pmf_config import (
@@ -237,16 +236,9 @@ def fitted_users(
   The users' side is a regression of own ratings on the items, with `ridge` [D]
   of each column around `factors.user`. It is not released.
   """
-  gradient = row_gradient(
-    data.by_user, factors.user, factors.item, offset=center
+  user = normal.ridge_fit(
+    data.by_user, factors.user, factors.item, offset=center, ridge=ridge
   )
-  # One ridge for all, on columns that are scaled to have their own.
-  scale = jnp.sqrt(ridge[-1] / ridge)
-  matrix, _ = normal.equations(
-    data.by_user, factors.item * scale[None], data.by_user.value
-  )
-  moved = normal.solve(matrix, -gradient * scale[None], ridge[-1])
-  user = factors.user + moved * scale[None]
   return Release(Factors(user, factors.item), center)
 
 
