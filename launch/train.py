@@ -44,7 +44,13 @@ from launch import cli, specifications
 _SYSTEM = flags.DEFINE_enum(
   'system',
   'gaussian_mf',
-  ['gaussian_mf', 'objective_pmf', 'personalized_pmf', 'nonprivate'],
+  [
+    'gaussian_mf',
+    'objective_pmf',
+    'personalized_pmf',
+    'untrusted_pmf',
+    'nonprivate',
+  ],
   "What to train. personalized_pmf needs a specification of each rating's "
   'epsilon; nonprivate is a baseline without any guarantee.',
 )
@@ -184,6 +190,23 @@ _SETTINGS = {
   ),
   'noise_steps': flags.DEFINE_integer(
     'noise_steps', None, 'objective_pmf, paper: k2, steps with noise.'
+  ),
+  'colluders': flags.DEFINE_integer(
+    'colluders',
+    None,
+    'untrusted_pmf, sound: how many users may collude or drop out.',
+  ),
+  'users': flags.DEFINE_enum(
+    'users',
+    None,
+    ['static', 'dynamic'],
+    'untrusted_pmf, paper: whether the same users are online in all rounds.',
+  ),
+  'online': flags.DEFINE_float(
+    'online', None, 'untrusted_pmf, paper, dynamic: part of users in a round.'
+  ),
+  'rounds': flags.DEFINE_integer(
+    'rounds', None, 'untrusted_pmf, paper: rounds of gradients.'
   ),
   'biases': flags.DEFINE_bool(
     'biases', None, 'nonprivate: whether users and items have biases.'

@@ -12,6 +12,8 @@ from dpmf_jax.systems import (
   objective_pmf,
   objective_pmf_config,
   personalized_pmf,
+  untrusted_pmf,
+  untrusted_pmf_config,
 )
 from dpmf_jax.types import System
 
@@ -54,6 +56,14 @@ SYSTEMS = {
     {
       'sound': {'variant': 'sound', 'relation': 'add_remove'},
       'paper': personalized_pmf.PAPER,
+    },
+  ),
+  'untrusted_pmf': Entry(
+    untrusted_pmf_config.UntrustedPMFConfig,
+    untrusted_pmf.untrusted_pmf,
+    {
+      'sound': {'variant': 'sound', 'relation': 'add_remove'},
+      'paper': untrusted_pmf_config.PAPER,
     },
   ),
   'nonprivate': Entry(
