@@ -23,7 +23,7 @@ from dpmf_jax.data import catalog
 from dpmf_jax.data.splits import random_split
 from dpmf_jax.sharding import training_data
 from dpmf_jax.systems import SYSTEMS
-from dpmf_jax.systems.untrusted_protocol import round_bytes, sum_bytes
+from dpmf_jax.systems.untrusted_protocol import communication
 from dpmf_jax.training import fit
 from launch import cli
 
@@ -101,26 +101,26 @@ def held_out(
   return rmse, float(np.abs(error).mean())
 
 
-def sent_bytes(ratings) -> dict[str, int]:
-  """Bytes up and down of one user in a round."""
-  # The sizes are linear in the number of items: the mean user's are the mean.
-  mean = len(ratings) / ratings.num_users
-  few, more = int(np.floor(mean)), int(np.ceil(mean))
+def sent_bytes(ratings) -> dict[str, float]:
+  """Bytes up and down of the mean user in a round."""
   made = {}
-  for label, how in (
-    ('paper, static', {'users': 'static'}),
-    ('paper, dynamic', {'users': 'dynamic'}),
-    ('paper, static, seeds', {'users': 'static', 'masks': 'seed'}),
+  for label, variant, masks, settings in (
+    ('paper, static', 'paper', 'sent', {}),
+    ('paper, dynamic', 'paper', 'sent', {'users': 'dynamic'}),
+    ('paper, static, seeds', 'paper', 'seed', {}),
+    ('sound, masks sent', 'sound', 'sent', {}),
+    ('sound, seeds', 'sound', 'seed', {}),
   ):
-    ends = [round_bytes(rank=_RANK, num_items=n, **how) for n in (few, more)]
-    for part in ends[0]:
-      sizes = [end[part] for end in ends]
-      size = np.interp(mean, (few, max(more, few + 1)), sizes)
-      made[f'{label}: {part}'] = round(float(size))
-  for masks in ('sent', 'seed'):
-    sizes = sum_bytes(num_items=ratings.num_items, masks=masks)
-    for part, size in sizes.items():
-      made[f'sound, masks {masks}: {part}'] = size
+    entry = SYSTEMS['untrusted_pmf']
+    preset = {**entry.variants[variant], 'rank': _RANK, **settings}
+    config = entry.config(scale=ratings.scale, epsilon=1.0, **preset)
+    sizes = communication(
+      config,
+      num_items=ratings.num_items,
+      ratings_per_user=len(ratings) / ratings.num_users,
+      masks=masks,
+    )
+    made |= {f'{label}: {part}': size for part, size in sizes.items()}
   return made
 
 

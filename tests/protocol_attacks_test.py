@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpmf_jax import auditing
 from dpmf_jax.auditing import protocol_attacks as attacks
 from dpmf_jax.data.ratings import Ratings
 from dpmf_jax.mechanisms import secure_sum
-from dpmf_jax.mechanisms.secure_sum import BrokenRound, Report
+from dpmf_jax.mechanisms.secure_sum import BrokenRoundError, Report
 from dpmf_jax.sharding import training_data
 from dpmf_jax.systems import untrusted_protocol as protocol
 from dpmf_jax.systems import untrusted_rounds as rounds
@@ -161,6 +162,23 @@ def test_who_knows_the_scales_sees_more_than_epsilon():
   assert 0.15 < above < 0.29
 
 
+@pytest.mark.parametrize(
+  ('view', 'least'), [('recommender', 4.0), ('public', 1.0)]
+)
+def test_audits_refute_what_the_paper_claims(view, least):
+  target = next(
+    target
+    for target in auditing.targets('untrusted_pmf', 'paper')
+    if target.pair.name == 'few raters'
+    and (view == 'public')
+    == (target.system.guarantee.released[-1] == 'id lists')
+  )
+  (finding,) = auditing.audit(jax.random.key(1), [target], runs=16_000)
+  assert finding.stated == 1
+  assert finding.refuted
+  assert finding.lower_bound > least
+
+
 # The sound variant stops both.
 
 
@@ -206,7 +224,7 @@ def test_neither_attack_gains_more_than_epsilon_from_sound_sums(what):
   # Two rounds cannot be had to take the one from the other.
   words = secure_sum.one_time_mask((4, 2))
   twice = [Report(1, 0, words), Report(1, 0, words)]
-  with pytest.raises(BrokenRound, match='two reports'):
+  with pytest.raises(BrokenRoundError, match='two reports'):
     secure_sum.aggregate(twice, round=1, expected=[0])
 
 
@@ -216,5 +234,5 @@ def test_a_round_without_somebody_is_not_passed_on():
   )
   sent = [Report(1, u, secure_sum.one_time_mask((4, 2))) for u in range(8)]
   assert protocol.aggregate(sent, config, round=1, users=range(8))
-  with pytest.raises(BrokenRound, match='7 of 8'):
+  with pytest.raises(BrokenRoundError, match='7 of 8'):
     protocol.aggregate(sent[:7], config, round=1, users=range(8))

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpmf_jax.mechanisms import secure_sum, shares
-from dpmf_jax.mechanisms.secure_sum import BrokenRound, Report
+from dpmf_jax.mechanisms.secure_sum import BrokenRoundError, Report
 
 needs_cryptography = pytest.mark.skipif(
   importlib.util.find_spec('cryptography') is None,
@@ -173,10 +173,10 @@ def test_a_broken_round_is_never_summed():
     ([*made[:3], made[3]._replace(sender=99)], 'nobody expects'),
     ([*made[:3], made[3]._replace(values=np.zeros(3, np.uint32))], 'shape'),
   ):
-    with pytest.raises(BrokenRound, match=why):
+    with pytest.raises(BrokenRoundError, match=why):
       secure_sum.aggregate(broken, **whole)
   # Not even where enough have arrived.
-  with pytest.raises(BrokenRound, match='two reports'):
+  with pytest.raises(BrokenRoundError, match='two reports'):
     secure_sum.aggregate([*made[:3], made[1]], **whole, least=2)
 
 
@@ -198,7 +198,7 @@ def test_masks_of_those_who_did_not_arrive_stay_on():
     (total._replace(arrived=(10, 12, 99)), 'no mask'),
     (total._replace(values=np.zeros(3, np.uint32)), 'shape'),
   ):
-    with pytest.raises(BrokenRound, match=why):
+    with pytest.raises(BrokenRoundError, match=why):
       secure_sum.unmasked(broken, masks, round=3)
 
 
@@ -216,7 +216,7 @@ def test_reports_about_some_rows_are_summed_by_row():
   got = secure_sum.unmasked(total, masks, round=0, rows=rows)
   np.testing.assert_array_equal(got[:, 0], [1, 3, 6, 0])
   twice = {**rows, 0: np.array([2, 2])}
-  with pytest.raises(BrokenRound, match='twice'):
+  with pytest.raises(BrokenRoundError, match='twice'):
     secure_sum.aggregate(made, round=0, expected=rows, rows=twice, num_rows=4)
 
 

@@ -51,7 +51,7 @@ class Hyper(NamedTuple):
   label_bound: jax.Array
   center: jax.Array
   noise_variance: jax.Array  # of a coordinate, in units
-  more_shape: jax.Array  # c / (U - c): of noise beyond what is needed
+  more_shape: jax.Array  # of noise beyond what is needed: c / (U - c)
   prior_variance: jax.Array
   bias_ridge: jax.Array
   vector_ridge: jax.Array
@@ -96,18 +96,19 @@ def hyper_of(config: UntrustedPMFConfig, num_users: int) -> Hyper:
   Raises:
     ValueError: where sums could wrap, or nobody is left to add noise.
   """
-  units, c = units_of(config), config.colluders
+  units, c = units_of(config), config.unneeded
   if c >= num_users:
     raise ValueError(
-      f'colluders={c} must be below the number of users, {num_users}'
+      f'colluders + dropouts = {c} must be below the number of users, '
+      f'{num_users}'
     )
   more = c / (num_users - c)
   # Noise of which the tail is beyond that wraps: a wrong sum, no leak.
   spare = int(np.ceil((1 + more) * shares.reach(config.noise_bits)))
   secure_sum.check_headroom(num_users, max(units), spare)
   return Hyper(
-    count_units=jnp.int32(units.count),
-    label_units=jnp.int32(units.label),
+    count_units=jnp.int32(units.counts),
+    label_units=jnp.int32(units.labels),
     label_bound=jnp.float32(config.label_bound),
     center=jnp.float32(config.center),
     noise_variance=jnp.float32(shares.variance(config.noise_bits) * (1 + more)),
@@ -238,11 +239,14 @@ def sums_step(relation: Relation, noise_bits: int, colluding: bool):
 
 
 def _more(key, shape, more_shape, noise_bits):
-  """A difference of negative binomial variables of that shape, in floats."""
-  gamma_key, poisson_key = jax.random.split(key)
-  mean = jax.random.gamma(gamma_key, more_shape, (2, *shape))
-  mean = mean * (2.0**noise_bits - 1)
-  both = jax.random.poisson(poisson_key, mean, dtype=jnp.int32)
+  """A difference of Gamma variables of that shape, rounded down.
+
+  Negative binomial ones, which the shares of c users add up to, are Poisson
+  around these: with a mean of thousands of units they are the same for all
+  that accuracy is about.
+  """
+  both = jax.random.gamma(key, more_shape, (2, *shape)) * 2.0**noise_bits
+  both = both.astype(jnp.int32)
   return both[0] - both[1]
 
 
@@ -252,20 +256,20 @@ def sums_model(state: State, data: Data) -> Release:
 
 
 @functools.cache
-def sums_release(view: View):
-  """`release` for what a party sees."""
+def sums_release(view: View, colluding: bool):
+  """`release` for what a party sees, together with c users or alone."""
 
   def public(key: jax.Array, state: State, data: Data) -> Release:
     del key, data
     return Release(Factors(None, state.factors.item), state.hyper.center)
 
   def recommender(key: jax.Array, state: State, data: Data) -> RecommenderView:
-    # Colluders tell their shares, which are then taken off.
     release = public(key, state, data)
     return RecommenderView(
       PublicView(release.factors.item, release.offset),
-      sums=state.sums - state.more,
+      sums=state.sums,
       noise_scales=None,
+      told=state.more if colluding else None,
     )
 
   def third_party(key: jax.Array, state: State, data: Data) -> ThirdPartyView:
@@ -273,6 +277,7 @@ def sums_release(view: View):
     return ThirdPartyView(
       PublicView(release.factors.item, release.offset),
       reports=_masked_reports(key, state, data),
+      told=state.more if colluding else None,
     )
 
   return {
@@ -291,9 +296,7 @@ def _masked_reports(key: jax.Array, state: State, data: Data) -> jax.Array:
       f'reports of shape {shape} are for the auditor, on few ratings'
     )
   features = take(state.features, rows.row)[:, :, None]  # [C, S, 1, D]
-  features = jnp.broadcast_to(
-    features, (*rows.value.shape, features.shape[-1])
-  )
+  features = jnp.broadcast_to(features, (*rows.value.shape, features.shape[-1]))
   terms = rating_terms(features, rows.value, state.hyper)
   used = jnp.arange(rows.value.shape[-1])[None, None] < rows.length[..., None]
   terms = jnp.where(used[..., None], terms, 0)
