@@ -7,11 +7,12 @@ recommender, and so are seeds in their place:
   third party   aggregate(reports) -> Aggregate, or BrokenRoundError
   recommender   server_apply(aggregate, masks) -> item vectors
 
-As published, a round of gradients; `serve` and `share_reports` are the
-recommender's and the third party's further messages. All randomness comes in
-as arguments: shares from `shares.polya_shares`, masks from `secure_sum`. The
-simulators in `untrusted_sums` and `untrusted_rounds` compute the same sums
-from the same terms.
+As published, a round of gradients: `gradient_report`, `secure_sum.aggregate`
+and `gradient_apply`; with dynamic users the noise is collected before the first
+(`collected_noise`) and dealt out in every round (`dealt_pieces`). Shares come
+from `client_share`, masks from `secure_sum`. The simulators in
+`untrusted_sums` and `untrusted_rounds` compute the same sums from the same
+terms.
 """
 
 from __future__ import annotations
@@ -74,7 +75,11 @@ def client_share(
 
 
 def aggregate(
-  reports: Iterable[Report], config: UntrustedPMFConfig, *, round: int, users
+  reports: Iterable[Report],
+  config: UntrustedPMFConfig,
+  *,
+  round: int,
+  users: Iterable[int],
 ) -> Aggregate:
   """The third party's sum of a sound round, once enough users are in it.
 
