@@ -167,6 +167,7 @@ OTHER = {
   },
   'als': {'ridge': 0.3, 'steps': 9},
   'power_mf': {'epsilon': 0.7, 'rounds': 3, 'relaxation': 0.8},
+  'untrusted_pmf': {'epsilon': 0.7, 'ridge': 0.2, 'rounds': 9},
   'nonprivate': {'step_size': 0.01, 'ridge': 0.3, 'steps': 9},
   'sdmf': {'epsilon': 0.7, 'epsilon_value': 0.5, 'ridge': 0.02, 'online': 0.8},
   'sdbpr': {'epsilon': 0.7, 'ridge': 0.02, 'step_size': 4.0, 'steps': 9},

@@ -103,6 +103,18 @@ _POWER_MF_SOUND: tuple[tuple[dict[str, Any], Start], ...] = (
   ({'epsilon': 4.0, 'rank': 1, 'rounds': 1, **_LITTLE}, 'aligned'),
   ({'epsilon': 1.0, 'rank': 2, 'rounds': 2}, 'random'),
 )
+# What each party sees, with and without users who tell their shares.
+_UNTRUSTED: tuple[tuple[str, dict[str, Any]], ...] = (
+  ('add_remove', {'view': 'public', 'epsilon': 1.0}),
+  ('add_remove', {'view': 'recommender', 'epsilon': 4.0}),
+  ('add_remove', {'view': 'recommender', 'epsilon': 1.0, 'colluders': 2}),
+  ('add_remove', {'view': 'third_party', 'epsilon': 1.0, 'colluders': 2}),
+  ('replace', {'view': 'recommender', 'epsilon': 1.0}),
+)
+# Steps that carry a rating into its user's vector, and so into the next round.
+_ROUNDS = {**_PURE, 'epsilon': 1.0, 'rank': 1}
+_TWO_ROUNDS = {**_ROUNDS, 'view': 'recommender', 'rounds': 2, 'step_size': 0.2}
+_SIX_ROUNDS = {**_ROUNDS, 'rounds': 6, 'step_size': 1.0}
 
 CASES: dict[tuple[str, str], tuple[Case, ...]] = {
   ('gaussian_mf', 'sound'): tuple(
@@ -226,6 +238,17 @@ CASES: dict[tuple[str, str], tuple[Case, ...]] = {
   ('power_mf', 'sound'): tuple(
     Case({**_POWER_MF, **settings}, start)
     for settings, start in _POWER_MF_SOUND
+  ),
+  ('untrusted_pmf', 'sound'): tuple(
+    Case({**_PURE, 'relation': relation, **settings}, 'known')
+    for relation, settings in _UNTRUSTED
+  ),
+  # H is in the recommender's view, and drawn in each run; the start is known.
+  ('untrusted_pmf', 'paper'): (
+    Case(_TWO_ROUNDS, 'known'),
+    Case({**_TWO_ROUNDS, 'users': 'dynamic'}, 'known'),
+    Case({**_SIX_ROUNDS, 'view': 'third_party'}, 'known'),
+    Case({**_SIX_ROUNDS, 'view': 'public'}, 'known'),
   ),
   ('nonprivate', 'none'): (
     Case({'scale': (1.0, 5.0), 'rank': 1, 'steps': 2}, 'random'),

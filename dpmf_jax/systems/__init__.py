@@ -23,6 +23,8 @@ from dpmf_jax.systems import (
   sdbpr,
   sdmf,
   sdmf_config,
+  untrusted_pmf,
+  untrusted_pmf_config,
 )
 from dpmf_jax.types import System
 
@@ -118,6 +120,14 @@ SYSTEMS = {
     power_mf_config.PowerMFConfig,
     power_mf.power_mf,
     {'sound': {'relation': 'add_remove'}},
+  ),
+  'untrusted_pmf': Entry(
+    untrusted_pmf_config.UntrustedPMFConfig,
+    untrusted_pmf.untrusted_pmf,
+    {
+      'sound': {'variant': 'sound', 'relation': 'add_remove'},
+      'paper': untrusted_pmf_config.PAPER,
+    },
   ),
   'nonprivate': Entry(
     nonprivate.NonprivateConfig, nonprivate.nonprivate, {'none': {}}
