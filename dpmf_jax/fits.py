@@ -41,23 +41,67 @@ def _feature_and_bias(parameters: Mapping[str, Any], width: int) -> Fit | None:
   Where they have public features of their own these are the prior, and are
   not known here.
   """
-  if width != 2:
+  if width != 2 or parameters['variant'] != 'sound':
     return None
   ridge = [parameters['vector_ridge'], parameters['bias_ridge']]
   return Fit(np.array([1.0, 0.0]), np.array(ridge))
+
+
+def _unit(parameters: Mapping[str, Any]) -> float:
+  """A quarter of the width of the scale."""
+  low, high = parameters['scale']
+  return (high - low) / 4
+
+
+def _dpals(parameters: Mapping[str, Any], width: int) -> Fit:
+  """That of `systems.dpals`: a vector, the item's mean, a bias."""
+  vector = parameters['final_vector_ridge'] * _unit(parameters) ** 2
+  rank = width - 2
+  return Fit(
+    np.array([0.0] * rank + [1.0, 0.0]),
+    np.array([vector] * rank + [np.inf, parameters['final_bias_ridge']]),
+  )
+
+
+def _power_mf(parameters: Mapping[str, Any], width: int) -> Fit:
+  """That of `systems.power_mf`: a slope on means, a bias, a vector."""
+  slope, vector = (
+    parameters[name] * _unit(parameters) ** 2
+    for name in ('slope_ridge', 'vector_ridge')
+  )
+  rank = width - 2
+  return Fit(
+    np.array([1.0, 0.0] + [0.0] * rank),
+    np.array([slope, parameters['bias_ridge']] + [vector] * rank),
+  )
+
+
+def _local_mf(parameters: Mapping[str, Any], width: int) -> Fit:
+  """That of `systems.local_mf`: a slope on means, a vector, a bias."""
+  rank = width - 2
+  mean, vector, bias = (
+    parameters[f'{name}_ridge'] for name in ('mean', 'vector', 'bias')
+  )
+  return Fit(
+    np.array([1.0] + [0.0] * rank + [0.0]),
+    np.array([mean] + [vector] * rank + [bias]),
+  )
 
 
 # Systems that do not release users: what each user does, from the public
 # parameters in the certificate and the width of the items' rows. A test
 # compares it with what the system does with its own users.
 FITS = {
-  ('objective_pmf', 'sound'): _feature_and_bias,
-  ('personalized_pmf', 'sound'): _feature_and_bias,
+  'objective_pmf': _feature_and_bias,
+  'personalized_pmf': _feature_and_bias,
+  'dpals': _dpals,
+  'power_mf': _power_mf,
+  'local_mf': _local_mf,
 }
 
 
 def fit_of_system(certificate: Mapping[str, Any], width: int) -> Fit | None:
   """What the certificate's system does; None where that is not known."""
-  parameters = certificate.get('parameters', {})
-  name = (certificate.get('system', ''), parameters.get('variant', ''))
-  return FITS[name](parameters, width) if name in FITS else None
+  name = certificate.get('system', '')
+  known = FITS.get(name)
+  return known and known(certificate['parameters'], width)

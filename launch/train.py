@@ -47,6 +47,10 @@ from absl import flags
 
 from launch import choices, cli, specifications
 
+# So that --help shows them.
+flags.adopt_module_key_flags(choices)
+flags.adopt_module_key_flags(specifications)
+
 _DATASET = flags.DEFINE_string(
   'dataset', None, 'A named data set, such as ml-100k, ml-1m or synthetic-1m.'
 )

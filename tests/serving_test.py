@@ -295,12 +295,16 @@ def test_users_are_folded_in_over_more_than_one_block():
   np.testing.assert_allclose(found, want, atol=1e-5)
 
 
-@pytest.mark.parametrize(('name', 'variant'), fits.FITS)
-def test_folding_in_does_what_the_system_does(small_ratings, name, variant):
+@pytest.mark.parametrize('name', fits.FITS)
+def test_folding_in_does_what_the_system_does(small_ratings, name):
   entry = SYSTEMS[name]
+  ridges = {'vector_ridge': 3.0, 'bias_ridge': 7.0}
+  if name == 'dpals':
+    ridges = {f'final_{key}': value for key, value in ridges.items()}
+  more = {'rank': 2} if name in ('dpals', 'power_mf', 'local_mf') else {}
   config = entry.config(
-    **entry.variants[variant], scale=(1, 5), epsilon=2.0,
-    vector_ridge=3.0, bias_ridge=7.0,
+    **{**entry.variants['sound'], **ridges, **more},
+    scale=(1, 5), epsilon=2.0, delta=1e-6,
   )  # fmt: skip
   system = entry.build(config)
   epsilon = np.linspace(0.5, 2.0, len(small_ratings))
