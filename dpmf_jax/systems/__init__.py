@@ -14,6 +14,7 @@ from dpmf_jax.systems import (
   objective_pmf_config,
   personalized_pmf,
   sdbpr,
+  sdfm,
   sdmf,
   sdmf_config,
 )
@@ -67,6 +68,9 @@ SYSTEMS = {
     sdbpr.SDBPRConfig,
     sdbpr.sdbpr,
     {'paper': sdbpr.PAPER, 'none': sdbpr.NONE},
+  ),
+  'sdfm': Entry(
+    sdfm.SDFMConfig, sdfm.sdfm, {'paper': sdfm.PAPER, 'none': sdfm.NONE}
   ),
   'langevin': Entry(
     langevin.LangevinConfig,

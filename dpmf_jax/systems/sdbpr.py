@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import optax
 
 from dpmf_jax.data.rows import Data
-from dpmf_jax.mechanisms import noise, response
+from dpmf_jax.mechanisms import noise
 from dpmf_jax.systems import sdcf, sgld
 from dpmf_jax.systems.client_blocks import (
   Blocks,
@@ -34,6 +34,7 @@ from dpmf_jax.systems.client_blocks import (
   client_blocks,
   over_clients,
 )
+from dpmf_jax.systems.client_errors import chosen_items
 from dpmf_jax.systems.sdmf_config import SDCFSettings, guarantee
 from dpmf_jax.systems.settings import require
 from dpmf_jax.types import Factors, Guarantee, Release, System
@@ -115,12 +116,11 @@ def client_report(
   there is none.
   """
   coin_key, pair_key, noise_key, own_key, rest_key = jax.random.split(key, 5)
-  p, kept = client
+  p, kept = client.factors, client.kept
   eta, langevin = public.step_size, public.langevin
   num_items, rank = public.item.shape
+  item, unsent = chosen_items(coin_key, kept, num_items, capacity)  # [M]
   bits = jnp.unpackbits(kept.bits, count=num_items).astype(bool)
-  sent = response.instantaneous(coin_key, bits, kept.unrated, kept.rated)
-  item = response.chosen(sent, capacity)  # [M]
   rated = own.rated if sign == 'true' else bits
 
   scores = public.item @ p
@@ -142,11 +142,9 @@ def client_report(
     langevin.likelihood * (pull @ public.item) / h + p * langevin.user_ridge
   ) - jnp.sqrt(eta / h) * noise.coarse_normal(rest_key, (rank,))
   converged = sdcf.hardly_moved(p, p - move, public.tolerance)
-  kept = kept._replace(
-    converged=converged,
-    unsent=jnp.maximum(sent.sum().astype(jnp.int32) - capacity, 0),
-  )
-  return sdcf.Client(p - move, kept), sdcf.Report(item, gradient, converged)
+  kept = kept._replace(converged=converged, unsent=unsent)
+  moved = client._replace(factors=p - move, kept=kept)
+  return moved, sdcf.Report(item, gradient, converged)
 
 
 class OpenState(NamedTuple):

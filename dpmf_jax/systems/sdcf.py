@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,128 +34,19 @@ from dpmf_jax.systems.client_blocks import (
   over_clients,
   zeros_of,
 )
+from dpmf_jax.systems.sdcf_types import Client as Client
+from dpmf_jax.systems.sdcf_types import Hyper as Hyper
+from dpmf_jax.systems.sdcf_types import Info as Info
+from dpmf_jax.systems.sdcf_types import Kept as Kept
+from dpmf_jax.systems.sdcf_types import Public as Public
+from dpmf_jax.systems.sdcf_types import Report as Report
+from dpmf_jax.systems.sdcf_types import Rules as Rules
+from dpmf_jax.systems.sdcf_types import Server as Server
+from dpmf_jax.systems.sdcf_types import State as State
+from dpmf_jax.systems.sdcf_types import Summed as Summed
+from dpmf_jax.systems.sdcf_types import Total as Total
 from dpmf_jax.systems.sdmf_config import SDCFSettings, epsilons
 from dpmf_jax.types import Factors, Release
-
-
-class Kept(NamedTuple):
-  """What one client keeps between rounds, besides factors and ratings.
-
-  The permanent bits are kept, not drawn again from a kept key: that takes an
-  eighth of a byte per item, saves a draw for each in every round, and a
-  client that keeps them cannot draw others by mistake.
-
-  Attributes:
-    bits: [ceil(I/8)] uint8, the permanent bits B', packed.
-    unrated, rated: p and q as `response.Coins`.
-    converged: whether its factors hardly moved when it last took part.
-    unsent: items that its last message had no room for.
-    active: false without any rating; such a client never takes part.
-  """
-
-  bits: jax.Array
-  unrated: jax.Array
-  rated: jax.Array
-  converged: jax.Array
-  unsent: jax.Array
-  active: jax.Array
-
-
-class Client(NamedTuple):
-  """What stays with one client."""
-
-  factors: jax.Array  # [D]
-  kept: Kept
-
-
-class Report(NamedTuple):
-  """What one client sends in a round: neither ratings nor its factors.
-
-  Attributes:
-    item: [M] int32, ascending; I in slots that are not used.
-    gradient: [M, W] of each of these items.
-    converged: bool, whether its own factors hardly move any more.
-    shared: gradients of what is public and of no single item, or None.
-  """
-
-  item: jax.Array
-  gradient: jax.Array
-  converged: jax.Array
-  shared: Any = None
-
-
-class Total(NamedTuple):
-  """The reports of a round, summed: all that the server needs of them."""
-
-  gradient: Any  # [I, W]
-  received: Any  # [I] gradients received for each item, float32
-  shared: Any = None
-
-
-class Server(NamedTuple):
-  """What is public, as the server keeps it."""
-
-  item: jax.Array  # [I, W]
-  optimizer: Any  # of optax
-  round: jax.Array  # int32, rounds done
-  stopped: jax.Array  # int32, the round after which it stopped; 0 while going
-
-
-class Rules(NamedTuple):
-  """Traced settings of who takes part and when to stop."""
-
-  online: jax.Array  # chance to be online in a round
-  tolerance: jax.Array  # largest relative move that counts as converged
-  agreement: jax.Array  # part of the clients that must say so
-
-
-class Hyper(NamedTuple):
-  """Traced settings: changing one does not compile again."""
-
-  langevin: sgld.Langevin
-  rules: Rules
-  epsilon_value: jax.Array  # eps_g, where there is one
-
-
-class State(NamedTuple):
-  factors: Factors
-  kept: Kept  # of all clients, [U, ...]
-  optimizer: Any  # of optax
-  round: jax.Array  # int32, rounds done
-  stopped: jax.Array  # int32, the round after which it stopped, or 0
-  unsolved: jax.Array  # int32, clients with clipped p and q
-  blocks: Blocks
-  hyper: Hyper
-
-
-class Info(NamedTuple):
-  """Diagnostics of a round.
-
-  Attributes:
-    sent: gradients received; the server counts them.
-    unsafe_unsent: gradients that messages had no room for.
-    unsafe_unsolved: clients whose p and q had to be clipped to [0, 1].
-    unsafe_inactive: clients without ratings, which never take part.
-    unsafe_converged: clients that last said that they had converged.
-    unsafe_stopped: the round after which training stopped; 0 if it goes on.
-  """
-
-  sent: jax.Array
-  unsafe_unsent: jax.Array
-  unsafe_unsolved: jax.Array
-  unsafe_inactive: jax.Array
-  unsafe_converged: jax.Array
-  unsafe_stopped: jax.Array
-
-
-class Public(NamedTuple):
-  """What the server tells every client in a round."""
-
-  item: jax.Array  # [I, D]
-  step_size: jax.Array  # eta_t
-  langevin: sgld.Langevin
-  epsilon_value: jax.Array
-  tolerance: jax.Array
 
 
 def simulated_round(
@@ -205,8 +96,13 @@ def simulated_round(
 
 
 def total_shapes(num_items: int, width: int, shared: Any = None) -> Total:
-  """The shapes of a `Total` with gradients of that width."""
+  """The shapes of a `Total` with gradients of that width, and of `shared`."""
   shape = lambda *axes: jax.ShapeDtypeStruct(axes, jnp.float32)
+  if shared is not None:
+    shared = Summed(
+      jax.tree.map(lambda x: shape(*x.shape), shared),
+      jax.tree.map(lambda x: shape(*x.shape[:-1]), shared),
+    )
   return Total(shape(num_items, width), shape(num_items), shared)
 
 
@@ -317,16 +213,32 @@ def server_apply(
     optimizer: of the mean gradients.
     average: see `sgld.LangevinSettings`.
   """
-  count = total.received if average == 'item' else total.received.sum()[None]
-  mean = total.gradient / jnp.maximum(count, 1)[:, None]
-  updates, state = optimizer.update(mean, server.optimizer, server.item)
-  item: Any = optax.apply_updates(server.item, updates)
+  old = server.item, server.shared
+  updates, state = optimizer.update(
+    mean_gradients(total, average), server.optimizer, old
+  )
+  moved_public: Any = optax.apply_updates(old, updates)
+  item, shared = moved_public
   moved = hardly_moved(server.item, item, rules.tolerance)
   agreed = (kept.converged & kept.active).sum()
   enough = agreed >= rules.agreement * kept.active.sum()
   done = server.round + 1
   stopped = jnp.where(moved & enough, done, 0)
-  return Server(item, state, done, stopped)
+  return Server(item, state, done, stopped, shared)
+
+
+def mean_gradients(total: Total, average: sgld.Average) -> tuple[Any, Any]:
+  """(of the items, of what is shared), each over what was received for it."""
+
+  def mean(sums, count):
+    count = count if average == 'item' else total.received.sum()
+    count = jnp.maximum(count, 1)
+    return sums / count.reshape(count.shape + (1,) * (sums.ndim - count.ndim))
+
+  shared = None
+  if total.shared is not None:
+    shared = jax.tree.map(mean, total.shared.gradient, total.shared.received)
+  return mean(total.gradient, total.received), shared
 
 
 def rules_of(config: SDCFSettings) -> Rules:
@@ -356,15 +268,15 @@ def round_step(
     clients, total = simulated_round(
       key,
       functools.partial(client_report, capacity=capacity),
-      Client(state.factors.user, state.kept),
+      clients_of(state),
       data.by_user,
       state.blocks,
       public_of(state),
       hyper.rules,
-      total_shapes(*item.shape),
+      total_shapes(*item.shape, state.shared),
     )
     server = server_apply(
-      Server(item, state.optimizer, state.round, state.stopped),
+      Server(item, state.optimizer, state.round, state.stopped, state.shared),
       total,
       clients.kept,
       hyper.rules,
@@ -377,12 +289,19 @@ def round_step(
       optimizer=server.optimizer,
       round=server.round,
       stopped=server.stopped,
+      shared=server.shared,
     )
     # A run has a fixed number of steps: after it has stopped they do nothing.
     state = frozen_if(state.stopped > 0, state, moved)
     return state, info(state, total)
 
   return step
+
+
+def clients_of(state: State) -> Client:
+  """All clients, [U, ...]."""
+  features = None if state.features is None else state.features.user
+  return Client(state.factors.user, state.kept, features)
 
 
 def public_of(state: State) -> Public:
@@ -394,6 +313,9 @@ def public_of(state: State) -> Public:
     langevin=hyper.langevin,
     epsilon_value=hyper.epsilon_value,
     tolerance=hyper.rules.tolerance,
+    side=hyper.side,
+    shared=state.shared,
+    features=None if state.features is None else state.features.item,
   )
 
 
@@ -415,6 +337,9 @@ def start(
   data: Data,
   factors: Factors,
   config: SDCFSettings,
+  *,
+  shared: Any = None,
+  features: Factors | None = None,
 ) -> State:
   """The state before the first round: permanent bits are drawn here."""
   rows, num_items = data.by_user, data.by_item.num_rows
@@ -430,7 +355,7 @@ def start(
   return State(
     factors=factors,
     kept=kept_by_clients(bits_key, rows, blocks, num_items, coins),
-    optimizer=sgld.optimizer_of(config).init(factors.item),
+    optimizer=sgld.optimizer_of(config).init((factors.item, shared)),
     round=jnp.int32(0),
     stopped=jnp.int32(0),
     unsolved=unsolved,
@@ -440,6 +365,8 @@ def start(
       rules=rules_of(config),
       epsilon_value=jnp.float32(getattr(config, 'epsilon_value', 0.0)),
     ),
+    shared=shared,
+    features=features,
   )
 
 

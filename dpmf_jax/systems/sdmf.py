@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import optax
 
 from dpmf_jax.data.rows import Data
-from dpmf_jax.mechanisms import noise, response, truncated
+from dpmf_jax.mechanisms import noise
 from dpmf_jax.systems import sdcf, sgld
 from dpmf_jax.systems.client_blocks import Own
+from dpmf_jax.systems.client_errors import chosen_items, sent_errors
 from dpmf_jax.systems.sdmf_config import SDMFConfig, guarantee
 from dpmf_jax.types import System
 
@@ -44,27 +45,14 @@ def client_report(
   What is sent with them is not covered by anything that holds.
   """
   coin_key, fake_key, noise_key, own_key = jax.random.split(key, 4)
-  p, kept = client
+  p, kept = client.factors, client.kept
   eta, langevin = public.step_size, public.langevin
   num_items, rank = public.item.shape
-  bits = jnp.unpackbits(kept.bits, count=num_items).astype(bool)
-  sent = response.instantaneous(coin_key, bits, kept.unrated, kept.rated)
-  item = response.chosen(sent, capacity)  # [M]
-
-  # Lines 13 and 16.
+  item, unsent = chosen_items(coin_key, kept, num_items, capacity)  # [M]
   residual = jnp.where(own.rated, public.item @ p - own.value, 0.0)  # [I]
   h = jnp.maximum(own.rated.sum(), 1).astype(jnp.float32)
-  mean = residual.sum() / h
-  spread = jnp.where(own.rated, residual - mean, 0.0)
-  deviation = jnp.sqrt((spread**2).sum() / h)
-
-  # Lines 17 and 23 to 26, without a loop.
-  alpha = truncated.bound(public.epsilon_value, mean, deviation)
-  fake = truncated.truncated_normal(
-    fake_key, (capacity,), mean, deviation, alpha
-  )
   at = jnp.minimum(item, num_items - 1)
-  e = jnp.where(own.rated[at], residual[at], fake)
+  e = sent_errors(fake_key, residual, own, at, public.epsilon_value)
 
   # Lines 20 and 27, eq. (6).
   gradient = eta * (
@@ -77,12 +65,9 @@ def client_report(
     langevin.likelihood * (residual @ public.item) / h + p * langevin.user_ridge
   ) - jnp.sqrt(eta / h) * noise.coarse_normal(own_key, (rank,))
   converged = sdcf.hardly_moved(p, p - move, public.tolerance)
-  kept = kept._replace(
-    converged=converged,
-    unsent=jnp.maximum(sent.sum().astype(jnp.int32) - capacity, 0),
-  )
+  kept = kept._replace(converged=converged, unsent=unsent)
   return (
-    sdcf.Client(p - move, kept),
+    client._replace(factors=p - move, kept=kept),
     sdcf.Report(item, gradient, converged),
   )
 
