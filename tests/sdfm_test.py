@@ -70,24 +70,27 @@ def test_gradients_are_the_derivatives_of_the_sum_over_all_pairs():
     lambda *weights: error @ literal_all(*weights, x, y), argnums=(0, 1, 2)
   )(user, items, shared)
   sides = fm.side(user, x, shared.user), fm.side(items, y, shared.item)
-  sums = fm.shared_gradients(error, used, *sides[::-1], Factors(x, y), shared)
+  count, (one, items_side) = used.sum().astype(jnp.float32), sides
+  pulled = error[:, None] * fm.told_vector(one)[None, :]
+  of_items = fm.item_feature_gradients(
+    pulled, used.astype(jnp.float32), items_side, y, shared.item
+  )
+  of_user = fm.user_feature_gradients(
+    error, count, items_side, one, x, shared.user
+  )
   found = (
-    fm.own_gradient(error, *sides[::-1]),
-    fm.item_gradients(error, *sides[::-1]),
-    sums.gradient,
+    fm.own_gradient(error, items_side, one),
+    fm.item_gradients(pulled, items_side),
+    fm.Shared(pulled[:, -1].sum(), of_user.gradient, of_items.gradient),
   )
   jax.tree.map(
     functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-3),
     found,
     wanted,
   )
-  count = np.asarray(used).sum()
-  assert float(sums.received.offset) == count
+  np.testing.assert_array_equal(of_user.received, count * (np.asarray(x) != 0))
   np.testing.assert_array_equal(
-    sums.received.user, count * (np.asarray(x) != 0)
-  )
-  np.testing.assert_array_equal(
-    sums.received.item, (np.asarray(y)[np.asarray(used)] != 0).sum(axis=0)
+    of_items.received, (np.asarray(y)[np.asarray(used)] != 0).sum(axis=0)
   )
 
 

@@ -91,54 +91,78 @@ def own_gradient(error: jax.Array, items: Side, user: Side) -> jax.Array:
   return jnp.concatenate([vector, total[None]])
 
 
-def item_gradients(error: jax.Array, items: Side, user: Side) -> jax.Array:
-  """[M, W], errors [M] times the derivatives by each of the items' own."""
-  vector = user.vector[None, :] + items.features
-  return jnp.concatenate([error[:, None] * vector, error[:, None]], axis=1)
+def told_vector(user: Side) -> jax.Array:
+  """[W], what a client multiplies its errors by: [v_u + s, 1].
+
+  Sums of it over clients, `pulled` below, are enough for the gradients of
+  all weights but those of the features of users.
+  """
+  return jnp.concatenate([user.vector, jnp.ones(1)])
 
 
-def shared_gradients(
-  error: jax.Array,
-  used: jax.Array,
+def item_gradients(pulled: jax.Array, items: Side) -> jax.Array:
+  """[n, W], errors times the derivatives by each of the items' own weights."""
+  error = pulled[:, -1:]
+  vector = pulled[:, :-1] + error * items.features
+  return jnp.concatenate([vector, error], axis=1)
+
+
+def item_feature_gradients(
+  pulled: jax.Array,
+  received: jax.Array,
   items: Side,
-  user: Side,
-  features: Factors,
-  shared: Shared,
+  features: jax.Array,
+  table: jax.Array,
 ) -> Summed:
-  """Sums over items of errors [M] times the derivatives by `shared`.
+  """Errors times the derivatives by the weights of the features of items.
 
   Args:
-    error: [M], 0 where not `used`.
-    used: [M] bool, the items that count.
-    items: [M].
-    user: this client's side.
-    features: [F] of this client, and [M, G] of the items.
-    shared: where the derivatives are taken.
+    pulled: [n, W].
+    received: [n] how many errors there are for an item.
+    items: [n].
+    features: [n, G].
+    table: [G, W], where the derivatives are taken.
 
   Returns:
-    The sums, and for each weight how many of the items have its feature.
+    The sums [G, W], and how many errors are of items with a feature [G].
   """
-  total, count = error.sum(), used.sum().astype(jnp.float32)
-  x, y = features
+  error = pulled[:, -1]
   # The derivative by v_c is x_c (the sum of all vectors but x_c v_c).
-  weight = error @ y  # [G]
-  of_items = (
-    weight[:, None] * user.vector[None, :]
-    + y.T @ (error[:, None] * items.vector)
-    - (error @ y**2)[:, None] * shared.item[:, :-1]
-  )
-  both = error @ items.vector + total * user.vector  # [D]
-  of_user = (
-    x[:, None] * both[None, :] - (x**2 * total)[:, None] * shared.user[:, :-1]
-  )
-  joined = lambda vector, weight: jnp.concatenate(
-    [vector, weight[:, None]], axis=1
-  )
+  whole = pulled[:, :-1] + error[:, None] * items.vector
+  vector = features.T @ whole - (error @ features**2)[:, None] * table[:, :-1]
+  weight = (error @ features)[:, None]
   return Summed(
-    Shared(total, joined(of_user, x * total), joined(of_items, weight)),
-    Shared(
-      count,
-      count * (x != 0),
-      used.astype(jnp.float32) @ (y != 0).astype(jnp.float32),
-    ),
+    jnp.concatenate([vector, weight], axis=1),
+    received @ (features != 0).astype(jnp.float32),
+  )
+
+
+def user_feature_gradients(
+  error: jax.Array,
+  count: jax.Array,
+  items: Side,
+  user: Side,
+  features: jax.Array,
+  table: jax.Array,
+) -> Summed:
+  """One client's errors times the derivatives by weights of its features.
+
+  Args:
+    error: [I].
+    count: how many errors there are.
+    items: [I].
+    user: this client's side.
+    features: [F] of this client.
+    table: [F, W], where the derivatives are taken.
+
+  Returns:
+    The sums [F, W], and how many errors there are for each feature [F].
+  """
+  total = error.sum()
+  whole = error @ items.vector + total * user.vector  # [D]
+  own = (features**2 * total)[:, None] * table[:, :-1]
+  vector = features[:, None] * whole[None, :] - own
+  weight = (features * total)[:, None]
+  return Summed(
+    jnp.concatenate([vector, weight], axis=1), count * (features != 0)
   )

@@ -4,12 +4,15 @@ Reference: Jiang, Li and Lin (2019), Algorithms 1 and 2. A client keeps its
 ratings, factors and permanent bits; the server keeps what is public. A system
 gives two pure functions,
 
-  client_report(key, client, own, public, ...) -> (Client, Report)
-  server_apply(server, total, ...) -> Server
+  client_round(key, client, own, public, capacity=) -> (Client, Sent)
+  gradients(keys, total, at, public) -> Total
 
-and this module simulates rounds of them (`client_blocks`): what clients report
-is summed block by block, so that nothing of the size of users times items is
-ever held but packed bits. A real network runs the same two functions.
+without and with ridge and noise. A network runs `client_report`, which is both
+for one client, and `server_apply`. This module simulates it: errors are summed
+block by block (`client_blocks`), then `gradients` runs once for all clients.
+The sum of n draws of noise is one draw of n times the variance, so that the
+server gets the same in distribution, and nothing of the size of users times
+items is ever held but packed bits.
 """
 
 from __future__ import annotations
@@ -26,10 +29,11 @@ from jax.core import Tracer
 
 from dpmf_jax import accounting
 from dpmf_jax.data.rows import Data, Rows
-from dpmf_jax.mechanisms import response
+from dpmf_jax.mechanisms import noise, response
 from dpmf_jax.systems import sgld
 from dpmf_jax.systems.client_blocks import (
   Blocks,
+  Own,
   client_blocks,
   over_clients,
   zeros_of,
@@ -41,6 +45,7 @@ from dpmf_jax.systems.sdcf_types import Kept as Kept
 from dpmf_jax.systems.sdcf_types import Public as Public
 from dpmf_jax.systems.sdcf_types import Report as Report
 from dpmf_jax.systems.sdcf_types import Rules as Rules
+from dpmf_jax.systems.sdcf_types import Sent as Sent
 from dpmf_jax.systems.sdcf_types import Server as Server
 from dpmf_jax.systems.sdcf_types import State as State
 from dpmf_jax.systems.sdcf_types import Summed as Summed
@@ -48,10 +53,88 @@ from dpmf_jax.systems.sdcf_types import Total as Total
 from dpmf_jax.systems.sdmf_config import SDCFSettings, epsilons
 from dpmf_jax.types import Factors, Release
 
+ClientRound = Callable[..., tuple[Client, Sent]]
+Gradients = Callable[..., Total]
+
+
+def client_report(
+  key: jax.Array,
+  client: Client,
+  own: Own,
+  public: Public,
+  *,
+  client_round: ClientRound,
+  gradients: Gradients,
+  capacity: int,
+) -> tuple[Client, Report]:
+  """One client after a round, and the message that it sends.
+
+  Reference: Jiang, Li and Lin (2019), Algorithm 1, lines 7 to 30.
+
+  Args:
+    key: of this client and round.
+    client: what it keeps.
+    own: its ratings.
+    public: what the server sent.
+    client_round: of the system.
+    gradients: of the system.
+    capacity: slots M of a message.
+
+  Privacy: which items are sent is post-processing of the permanent bits.
+  What is sent with them is not covered by anything that holds.
+  """
+  round_key, item_key, side_key = jax.random.split(key, 3)
+  client, sent = client_round(round_key, client, own, public, capacity=capacity)
+  num_items = sent.error.size
+  item = response.chosen(sent.sent, capacity)  # [M]
+  at = jnp.minimum(item, num_items - 1)
+  used = (item < num_items).astype(jnp.float32)
+  pulled = (used * sent.error[at])[:, None] * sent.vector[None, :]
+  total = gradients(
+    (item_key, side_key), Total(pulled, used, sent.shared), at, public
+  )
+  converged = client.kept.converged
+  return client, Report(item, total.gradient, converged, total.shared)
+
+
+def item_gradients(
+  keys: tuple[jax.Array, jax.Array], total: Total, at: Any, public: Public
+) -> Total:
+  """`total` with ridge and noise, for items `at`; eq. (6) of the paper."""
+  gradient = langevin_sum(
+    keys[0],
+    total.gradient,
+    total.received,
+    public.item[at],
+    public.step_size,
+    public.langevin.likelihood,
+    public.langevin.item_ridge,
+  )
+  return total._replace(gradient=gradient)
+
+
+def langevin_sum(
+  key: jax.Array,
+  pulled: jax.Array,
+  count: jax.Array,
+  weights: jax.Array,
+  eta: jax.Array,
+  likelihood: jax.Array,
+  ridge: jax.Array,
+) -> jax.Array:
+  """[n, W], sums of `count` [n] gradients with ridge and noise of their own.
+
+  Reference: Jiang, Li and Lin (2019), eq. (6).
+  """
+  count = count[:, None]
+  drift = likelihood * pulled + count * weights * ridge[None, :]
+  drawn = jnp.sqrt(eta * count) * noise.coarse_normal(key, weights.shape)
+  return eta * drift - drawn
+
 
 def simulated_round(
   key: jax.Array,
-  client_report: Callable[..., tuple[Client, Report]],
+  client_round: ClientRound,
   clients: Client,
   rows: Rows,
   blocks: Blocks,
@@ -59,36 +142,31 @@ def simulated_round(
   rules: Rules,
   shapes: Total,
 ) -> tuple[Client, Total]:
-  """All clients after a round, and the sum of what those online reported.
+  """All clients after a round, and the sum of what those online tell.
 
-  `client_report` is (key, client, own, public) -> (Client, Report). A client
+  `client_round` is (key, client, own, public) -> (Client, Sent). A client
   that is offline does nothing and sends nothing.
   """
-  num_items = shapes.received.shape[0]
 
   def one(key, client, own, public):
-    online_key, report_key = jax.random.split(key)
+    online_key, round_key = jax.random.split(key)
     online = jax.random.uniform(online_key) < public[1].online
     online &= client.kept.active
-    moved, report = client_report(report_key, client, own, public[0])
+    moved, sent = client_round(round_key, client, own, public[0])
     keep = lambda new, old: jnp.where(online, new, old)
-    report = report._replace(
-      item=keep(report.item, num_items),
-      shared=jax.tree.map(lambda x: keep(x, 0), report.shared),
+    sent = sent._replace(
+      error=keep(sent.error, 0.0),
+      sent=sent.sent & online,
+      shared=jax.tree.map(lambda x: keep(x, 0), sent.shared),
     )
-    return jax.tree.map(keep, moved, client), report
+    return jax.tree.map(keep, moved, client), sent
 
   def run(keys, clients, own, public):
-    clients, reports = jax.vmap(one, (0, 0, 0, None))(
-      keys, clients, own, public
-    )
-    item = reports.item.reshape(-1)
-    gradient = reports.gradient.reshape(item.size, -1)
-    zeros = zeros_of(shapes)
+    clients, sent = jax.vmap(one, (0, 0, 0, None))(keys, clients, own, public)
     total = Total(
-      zeros.gradient.at[item].add(gradient, mode='drop'),
-      zeros.received.at[item].add(1.0, mode='drop'),
-      jax.tree.map(lambda x: x.sum(axis=0), reports.shared),
+      sent.error.T @ sent.vector,
+      sent.sent.sum(axis=0, dtype=jnp.float32),
+      jax.tree.map(lambda x: x.sum(axis=0), sent.shared),
     )
     return clients, total
 
@@ -255,26 +333,35 @@ def frozen_if(stopped: jax.Array, old: Any, new: Any) -> Any:
 
 
 def round_step(
-  client_report: Callable[..., tuple[Client, Report]],
+  client_round: ClientRound,
   optimizer: optax.GradientTransformation,
   average: sgld.Average,
   sent: float | None,
+  *,
+  gradients: Gradients = item_gradients,
+  told: Callable[[Any], Any] = lambda shared: None,
 ):
-  """A round of all clients and the server, as a `System.step`."""
+  """A round of all clients and the server, as a `System.step`.
+
+  `told` gives the part of what is shared that `Sent.shared` is about.
+  """
 
   def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
     hyper, item = state.hyper, state.factors.item
     capacity = message_capacity(data.by_user, len(item), sent)
+    clients_key, item_key, side_key = jax.random.split(key, 3)
+    public = public_of(state)
     clients, total = simulated_round(
-      key,
-      functools.partial(client_report, capacity=capacity),
+      clients_key,
+      functools.partial(client_round, capacity=capacity),
       clients_of(state),
       data.by_user,
       state.blocks,
-      public_of(state),
+      public,
       hyper.rules,
-      total_shapes(*item.shape, state.shared),
+      total_shapes(*item.shape, told(state.shared)),
     )
+    total = gradients((item_key, side_key), total, slice(None), public)
     server = server_apply(
       Server(item, state.optimizer, state.round, state.stopped, state.shared),
       total,

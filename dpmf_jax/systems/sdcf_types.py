@@ -42,6 +42,22 @@ class Client(NamedTuple):
   features: Any = None  # [F] where a system has any
 
 
+class Sent(NamedTuple):
+  """What a client tells in a round, laid out by item and before noise.
+
+  Attributes:
+    error: [I], by which gradients are scaled; 0 where nothing is sent.
+    sent: [I] bool.
+    vector: [W], what errors are multiplied by in the gradients of items.
+    shared: a `Summed` of what only this client can sum, or None.
+  """
+
+  error: jax.Array
+  sent: jax.Array
+  vector: jax.Array
+  shared: Any = None
+
+
 class Report(NamedTuple):
   """What one client sends in a round: neither ratings nor its factors.
 
@@ -66,7 +82,11 @@ class Summed(NamedTuple):
 
 
 class Total(NamedTuple):
-  """The reports of a round, summed: all that the server needs of them."""
+  """The reports of a round, summed: all that the server needs of them.
+
+  Before noise, `gradient` is the sum of error times vector, and `shared` that
+  of `Sent.shared`.
+  """
 
   gradient: Any  # [I, W]
   received: Any  # [I] gradients received for each item, float32

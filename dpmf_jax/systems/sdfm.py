@@ -31,7 +31,7 @@ from dpmf_jax.systems.client_blocks import (
   client_blocks,
   over_clients,
 )
-from dpmf_jax.systems.client_errors import chosen_items, sent_errors
+from dpmf_jax.systems.client_errors import choice, sent_errors
 from dpmf_jax.systems.sdmf_config import SDCFSettings, guarantee
 from dpmf_jax.systems.settings import require
 from dpmf_jax.types import Factors, Guarantee, Release, System
@@ -121,71 +121,97 @@ def shared_langevin(
   )
 
 
-def client_report(
+def client_round(
   key: jax.Array,
   client: sdcf.Client,
   own: Own,
   public: sdcf.Public,
   *,
   capacity: int,
-) -> tuple[sdcf.Client, sdcf.Report]:
-  """One client after a round, and what it sends in it.
+) -> tuple[sdcf.Client, sdcf.Sent]:
+  """One client after a round, and what it tells in it; see `client_report`.
 
   Reference: Jiang, Li and Lin (2019), Algorithm 1 with the model of section 5.
-
-  Args:
-    key: of this client and round.
-    client: what it keeps; its factors are [v_u, w_u].
-    own: its ratings.
-    public: what the server sent; items are [v_i, w_i].
-    capacity: slots M of a message.
-
-  Privacy: which items are sent is post-processing of the permanent bits.
-  What is sent with them is not covered by anything that holds.
+  A client's factors are [v_u, w_u], and items are [v_i, w_i].
   """
-  coin_key, fake_key, noise_key, own_key, *more = jax.random.split(key, 7)
-  weight_key, own_weight_key, shared_key = more
+  coin_key, fake_key, own_key, weight_key = jax.random.split(key, 4)
   p, kept, langevin = client.factors, client.kept, public.langevin
   num_items, width = public.item.shape
   eta = step_sizes(public.step_size, public.side, width)  # [W]
   user = fm.side(p, client.features, public.shared.user)
   items = fm.side(public.item, public.features, public.shared.item)
 
-  item, unsent = chosen_items(coin_key, kept, num_items, capacity)  # [M]
+  chosen = choice(coin_key, kept, num_items, capacity)
   scores = fm.predictions(user, items, public.shared.offset)
   residual = jnp.where(own.rated, scores - own.value, 0.0)  # [I]
-  h = jnp.maximum(own.rated.sum(), 1).astype(jnp.float32)
-  at, used = jnp.minimum(item, num_items - 1), item < num_items
-  e = sent_errors(fake_key, residual, own, at, public.epsilon_value)
-  sent = jax.tree.map(lambda x: x[at], items)
-
-  gradient = eta[None, :] * (
-    langevin.likelihood * fm.item_gradients(e, sent, user)
-    + public.item[at] * langevin.item_ridge[None, :]
-  ) - jnp.sqrt(eta)[None, :] * drawn(noise_key, weight_key, (capacity, width))
-  sums = fm.shared_gradients(
-    jnp.where(used, e, 0.0),
-    used,
-    sent,
-    user,
-    Factors(client.features, public.features[at]),
-    public.shared,
+  error = sent_errors(
+    fake_key, residual, own, chosen, public.epsilon_value, capacity
   )
-  shared = shared_langevin(
-    shared_key, sums, public.shared, public.step_size * public.side, langevin
+  count = chosen.sent.sum().astype(jnp.float32)
+  shared = fm.user_feature_gradients(
+    error, count, items, user, client.features, public.shared.user
   )
 
   # The mean of h draws of noise is one draw.
+  h = jnp.maximum(own.rated.sum(), 1).astype(jnp.float32)
   mean = fm.own_gradient(residual, items, user) / h
   move = eta * (
     langevin.likelihood * mean + p * langevin.user_ridge
-  ) - jnp.sqrt(eta / h) * drawn(own_key, own_weight_key, (width,))
+  ) - jnp.sqrt(eta / h) * drawn(own_key, weight_key, (width,))
   converged = sdcf.hardly_moved(p, p - move, public.tolerance)
-  kept = kept._replace(converged=converged, unsent=unsent)
+  kept = kept._replace(converged=converged, unsent=chosen.unsent)
   return (
     client._replace(factors=p - move, kept=kept),
-    sdcf.Report(item, gradient, converged, sums._replace(gradient=shared)),
+    sdcf.Sent(error, chosen.sent, fm.told_vector(user), shared),
   )
+
+
+def gradients(
+  keys: tuple[jax.Array, jax.Array],
+  total: sdcf.Total,
+  at: Any,
+  public: sdcf.Public,
+) -> sdcf.Total:
+  """`total` of items `at` as gradients of all that is public, with noise."""
+  weight_key, shared_key = jax.random.split(keys[1])
+  shared, langevin = public.shared, public.langevin
+  items = fm.side(public.item[at], public.features[at], shared.item)
+  pulled, received = total.gradient, total.received
+  summed = fm.item_gradients(pulled, items)
+  side_eta = public.step_size * public.side
+
+  def part(key, columns, eta):
+    return sdcf.langevin_sum(
+      key,
+      summed[:, columns],
+      received,
+      public.item[at][:, columns],
+      eta,
+      langevin.likelihood,
+      langevin.item_ridge[columns],
+    )
+
+  # Vectors have the noise that they have in SDMF.
+  vector = part(keys[0], slice(None, -1), public.step_size)
+  weight = part(weight_key, slice(-1, None), side_eta)
+  of_items = fm.item_feature_gradients(
+    pulled, received, items, public.features[at], shared.item
+  )
+  sums = sdcf.Summed(
+    fm.Shared(pulled[:, -1].sum(), total.shared.gradient, of_items.gradient),
+    fm.Shared(received.sum(), total.shared.received, of_items.received),
+  )
+  moved = shared_langevin(shared_key, sums, shared, side_eta, langevin)
+  return sdcf.Total(
+    jnp.concatenate([vector, weight], axis=1),
+    received,
+    sums._replace(gradient=moved),
+  )
+
+
+client_report = functools.partial(
+  sdcf.client_report, client_round=client_round, gradients=gradients
+)
 
 
 class OpenState(NamedTuple):
@@ -305,7 +331,14 @@ def _step(
   sent: float | None,
 ):
   """A round; one object for equal arguments, see `System.step`."""
-  return sdcf.round_step(client_report, optimizer, average, sent)
+  return sdcf.round_step(
+    client_round,
+    optimizer,
+    average,
+    sent,
+    gradients=gradients,
+    told=lambda shared: shared.user,
+  )
 
 
 def features_of(attributes: Attributes | None, data: Data) -> Factors:
