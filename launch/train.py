@@ -50,6 +50,7 @@ _SYSTEM = flags.DEFINE_enum(
     'personalized_pmf',
     'sdmf',
     'sdbpr',
+    'sdfm',
     'langevin',
     'nonprivate',
   ],
@@ -61,7 +62,8 @@ _VARIANT = flags.DEFINE_enum(
   'sound',
   ['sound', 'paper', 'none'],
   'sound: with a guarantee that is proved. paper: as published, with the '
-  "paper's claim, which may not be true. none: without any (sdbpr, langevin).",
+  "paper's claim, which may not be true. none: without any (sdbpr, sdfm, "
+  'langevin).',
 )
 _DATASET = flags.DEFINE_string(
   'dataset', None, 'A named data set, such as ml-100k, ml-1m or synthetic-1m.'
@@ -78,6 +80,12 @@ _SCALE = flags.DEFINE_list(
 )
 _TITLES = flags.DEFINE_string(
   'titles', None, 'A file with item titles for --ratings (movies.dat, u.item).'
+)
+_ATTRIBUTES = flags.DEFINE_bool(
+  'attributes',
+  False,
+  'sdfm: use genres, age, gender and occupation, which are then public, from '
+  'the folder of --dataset=ml-100k or ml-1m.',
 )
 _DATA_DIR = flags.DEFINE_string(
   'data_dir', None, 'Where data sets are looked for first.'
@@ -196,11 +204,13 @@ _SETTINGS = {
   'epsilon_instant': flags.DEFINE_float(
     'epsilon_instant',
     None,
-    "sdmf and sdbpr, paper: the paper's eps_I of one round, instead of "
+    "sdmf, sdbpr, sdfm, paper: the paper's eps_I of one round, instead of "
     '--epsilon, which is its eps_P of all rounds.',
   ),
   'epsilon_value': flags.DEFINE_float(
-    'epsilon_value', None, "sdmf, paper: the paper's eps_g; 0 is alpha = inf."
+    'epsilon_value',
+    None,
+    "sdmf, sdfm, paper: the paper's eps_g; 0 is alpha = inf.",
   ),
   'sign': flags.DEFINE_enum(
     'sign',
@@ -209,16 +219,19 @@ _SETTINGS = {
     'sdbpr, paper: the bits that the sign of a gradient comes from.',
   ),
   'sent': flags.DEFINE_float(
-    'sent', None, 'sdmf and sdbpr: items that a client sends, on average.'
+    'sent', None, 'sdmf, sdbpr, sdfm: items that a client sends, on average.'
   ),
   'online': flags.DEFINE_float(
-    'online', None, 'sdmf and sdbpr: chance of a client to be online.'
+    'online', None, 'sdmf, sdbpr, sdfm: chance of a client to be online.'
   ),
   'tolerance': flags.DEFINE_float(
-    'tolerance', None, 'sdmf and sdbpr: a move that counts as converged.'
+    'tolerance', None, 'sdmf, sdbpr, sdfm: a move that counts as converged.'
   ),
   'decay': flags.DEFINE_float(
-    'decay', None, 'sdmf, sdbpr and langevin: power of the step size decay.'
+    'decay', None, 'sdmf, sdbpr, sdfm, langevin: power of the step size decay.'
+  ),
+  'side_step': flags.DEFINE_float(
+    'side_step', None, 'sdfm: step of linear and feature weights, relative.'
   ),
   'clip': flags.DEFINE_bool(
     'clip', None, 'langevin, paper: clip perturbed ratings to the scale.'
@@ -229,12 +242,14 @@ _SETTINGS = {
 }
 
 
-def _config(entry, variant: str, scale) -> Any:
+def _config(entry, variant: str, ratings) -> Any:
   """The config of the system from the flags."""
   import dataclasses
 
   fields = {field.name for field in dataclasses.fields(entry.config)}
-  settings = {**entry.variants[variant], 'scale': scale}
+  settings = {**entry.variants[variant], 'scale': ratings.scale}
+  if _ATTRIBUTES.value:
+    settings['attributes'] = _attributes(fields, ratings)
   for name, flag in _SETTINGS.items():
     if flag.value is None:
       continue
@@ -254,6 +269,18 @@ def _config(entry, variant: str, scale) -> Any:
       'example --epsilon=1 (smaller is more private)'
     )
   return entry.config(**settings)
+
+
+def _attributes(fields, ratings):
+  """The attributes of users and items in the folder of the data set."""
+  from dpmf_jax.data import attributes, catalog
+
+  if 'attributes' not in fields:
+    raise ValueError(f'--attributes is not for --system={_SYSTEM.value}')
+  if _DATASET.value is None:
+    raise ValueError('--attributes needs --dataset=ml-100k or ml-1m')
+  folder = catalog.fetch(_DATASET.value, data_dir=_DATA_DIR.value, quiet=True)
+  return attributes.movielens(ratings, folder)
 
 
 def _variant(entry) -> str:
@@ -366,7 +393,7 @@ def _train() -> None:
   ratings = specifications.attach(
     _load(), path=_RATINGS.value, format=_FORMAT.value
   )
-  config = _config(entry, variant, ratings.scale)
+  config = _config(entry, variant, ratings)
   system = entry.build(config)
   spend = _spend(system, config, variant, ratings)
   if spend and _OVERWRITE.value:
@@ -456,6 +483,14 @@ def _train() -> None:
     'seconds': round(time.monotonic() - began, 3),
     'curve': curve,
   }
+  if entry.traffic is not None:
+    # For one client and round; None for a variant without clients.
+    report['communication'] = entry.traffic(
+      config,
+      num_users=ratings.num_users,
+      num_items=ratings.num_items,
+      num_ratings=len(train),
+    )
   files.write_json(folder / 'metrics.json', report, mode=0o600)
   name = f'{_SYSTEM.value} ({variant}) on {ratings.name}'
   if document['epsilon'] is not None:

@@ -338,3 +338,14 @@ def test_claims_and_wrong_settings(small_ratings):
     sdfm.sdfm(config(attributes=few)).init(
       jax.random.key(0), training_data(small_ratings)
     )
+
+
+def test_bytes_of_a_round(small_ratings):
+  sizes = {'num_users': 60, 'num_items': 40, 'num_ratings': 600}
+  width, features = RANK + 1, F + G
+  known = attributes_of(small_ratings)
+  assert sdfm.bytes_of(config(attributes=known), **sizes) == {
+    'bytes_down': 4.0 * (40 * width + features * width + 1),
+    'bytes_up': 10 * 4.0 * (width + 1) + 4.0 * (features * width + 1) + 1,
+  }
+  assert sdfm.bytes_of(config(variant='none'), **sizes) is None

@@ -12,7 +12,14 @@ from dpmf_jax import accounting, metrics
 from dpmf_jax.data.splits import random_split
 from dpmf_jax.mechanisms import truncated
 from dpmf_jax.sharding import device_mesh, training_data
-from dpmf_jax.systems import client_blocks, sdcf, sdmf, sdmf_config, sgld
+from dpmf_jax.systems import (
+  client_blocks,
+  sdcf,
+  sdmf,
+  sdmf_config,
+  sgld,
+  traffic,
+)
 from dpmf_jax.systems.sdmf_config import SDMFConfig
 from dpmf_jax.training import fit
 
@@ -418,8 +425,12 @@ def test_claims_are_those_of_the_paper():
 
 
 def test_bytes_of_a_round():
-  size = sdcf.bytes_per_round(num_items=1682, rank=50, sent=84.0)
+  size = traffic.bytes_per_round(num_items=1682, rank=50, sent=84.0)
   assert size == {'bytes_down': 1682 * 200.0, 'bytes_up': 84 * 204 + 1.0}
+  sizes = {'num_users': 10, 'num_items': 1682, 'num_ratings': 840}
+  assert traffic.traffic(config(rank=50), **sizes) == size
+  other = traffic.traffic(config(rank=50, sent=42.0), **sizes)
+  assert other == size | {'bytes_up': 42 * 204 + 1.0}
 
 
 @pytest.mark.parametrize(

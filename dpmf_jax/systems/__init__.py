@@ -17,6 +17,7 @@ from dpmf_jax.systems import (
   sdfm,
   sdmf,
   sdmf_config,
+  traffic,
 )
 from dpmf_jax.types import System
 
@@ -29,11 +30,15 @@ class Entry(NamedTuple):
     build: config -> System.
     variants: variant -> settings that a script starts from; library callers
       give every setting that has no default in the config class themselves.
+    traffic: (config, num_users=, num_items=, num_ratings=) -> bytes that a
+      client receives and sends in a round, by name, or None; None for a system
+      without clients.
   """
 
   config: Callable[..., Any]
   build: Callable[[Any], System]
   variants: Mapping[str, Mapping[str, Any]]
+  traffic: Callable[..., dict[str, float] | None] | None = None
 
 
 SYSTEMS = {
@@ -62,15 +67,22 @@ SYSTEMS = {
     },
   ),
   'sdmf': Entry(
-    sdmf_config.SDMFConfig, sdmf.sdmf, {'paper': sdmf_config.PAPER}
+    sdmf_config.SDMFConfig,
+    sdmf.sdmf,
+    {'paper': sdmf_config.PAPER},
+    traffic.traffic,
   ),
   'sdbpr': Entry(
     sdbpr.SDBPRConfig,
     sdbpr.sdbpr,
     {'paper': sdbpr.PAPER, 'none': sdbpr.NONE},
+    traffic.traffic,
   ),
   'sdfm': Entry(
-    sdfm.SDFMConfig, sdfm.sdfm, {'paper': sdfm.PAPER, 'none': sdfm.NONE}
+    sdfm.SDFMConfig,
+    sdfm.sdfm,
+    {'paper': sdfm.PAPER, 'none': sdfm.NONE},
+    sdfm.bytes_of,
   ),
   'langevin': Entry(
     langevin.LangevinConfig,

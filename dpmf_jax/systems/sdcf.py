@@ -359,7 +359,7 @@ def round_step(
       state.blocks,
       public,
       hyper.rules,
-      total_shapes(*item.shape, told(state.shared)),
+      total_shapes(*item.shape, shared=told(state.shared)),
     )
     total = gradients((item_key, side_key), total, slice(None), public)
     server = server_apply(
@@ -474,17 +474,3 @@ def hardly_moved(
 ) -> jax.Array:
   """Whether the move is below `tolerance` of what moved; never for 0."""
   return jnp.linalg.norm(new - old) < tolerance * jnp.linalg.norm(old)
-
-
-def bytes_per_round(
-  *, num_items: int, rank: int, sent: float
-) -> dict[str, float]:
-  """Bytes that a client receives and, on average, sends in a round.
-
-  Down: item factors in float32. Up: for each of the `sent` gradients an item
-  number and float32 values, and one byte with the convergence bit.
-  """
-  return {
-    'bytes_down': 4.0 * num_items * rank,
-    'bytes_up': sent * (4.0 + 4.0 * rank) + 1,
-  }

@@ -24,7 +24,7 @@ import optax
 from dpmf_jax.data.attributes import Attributes
 from dpmf_jax.data.rows import Data
 from dpmf_jax.mechanisms import noise
-from dpmf_jax.systems import fm, sdcf, sgld
+from dpmf_jax.systems import fm, sdcf, sgld, traffic
 from dpmf_jax.systems.client_blocks import (
   Blocks,
   Own,
@@ -262,7 +262,7 @@ def _open_step(optimizer: optax.GradientTransformation, average: sgld.Average):
       received, h = rated.sum(axis=0), rated.sum(axis=1)
       counts = fm.Shared(h.sum(), h @ (x != 0), received @ (y != 0))
       h = jnp.maximum(h, 1)[:, None]
-      draw = lambda key: drawn(*jax.random.split(key), (width,))
+      draw = lambda key: drawn(*jax.random.split(key), shape=(width,))
       move = eta[None, :] * (
         langevin.likelihood * user_sums / h + p * langevin.user_ridge[None, :]
       ) - jnp.sqrt(eta[None, :] / h) * jax.vmap(draw)(keys)
@@ -276,13 +276,15 @@ def _open_step(optimizer: optax.GradientTransformation, average: sgld.Average):
       data.by_user,
       state.blocks,
       (item, state.shared, state.features.item, eta, langevin),
-      sdcf.total_shapes(*item.shape, state.shared),
+      sdcf.total_shapes(*item.shape, shared=state.shared),
     )
     count = total.received[:, None]
     gradient = eta[None, :] * (
       langevin.likelihood * total.gradient
       + count * item * langevin.item_ridge[None, :]
-    ) - jnp.sqrt(count * eta[None, :]) * drawn(*noise_keys[:2], item.shape)
+    ) - jnp.sqrt(count * eta[None, :]) * drawn(
+      *noise_keys[:2], shape=item.shape
+    )
     shared = shared_langevin(
       noise_keys[2], total.shared, state.shared, now * state.side, langevin
     )
@@ -355,6 +357,21 @@ def features_of(attributes: Attributes | None, data: Data) -> Factors:
   return Factors(jnp.asarray(attributes.user), jnp.asarray(attributes.item))
 
 
+def bytes_of(config: SDFMConfig, **sizes: int) -> dict[str, float] | None:
+  """Bytes a client receives and sends in a round; it knows the features.
+
+  How many gradients a sum is of, the server sees from the items.
+  """
+  known = config.attributes
+  features = 0
+  if known is not None:
+    features = len(known.user_names) + len(known.item_names)
+  width = config.rank + 1
+  return traffic.traffic(
+    config, **sizes, width=width, shared=1 + features * width
+  )
+
+
 def sdfm(config: SDFMConfig) -> System:
   """SD-FM as published, or a factorization machine without privacy ('none').
 
@@ -381,7 +398,7 @@ def sdfm(config: SDFMConfig) -> System:
     factors = Factors(*(jnp.pad(v, ((0, 0), (0, 1))) for v in vectors))
     features = features_of(config.attributes, data)
     sizes = (each.shape[1] for each in features)
-    shared = fm.no_weights(*sizes, config.rank + 1)
+    shared = fm.no_weights(*sizes, width=config.rank + 1)
     if config.variant == 'paper':
       state = sdcf.start(
         bits_key,
