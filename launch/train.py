@@ -39,7 +39,7 @@ from typing import Any
 
 from absl import flags
 
-from launch import cli, specifications
+from launch import cli, features, specifications
 
 _SYSTEM = flags.DEFINE_enum(
   'system',
@@ -80,12 +80,6 @@ _SCALE = flags.DEFINE_list(
 )
 _TITLES = flags.DEFINE_string(
   'titles', None, 'A file with item titles for --ratings (movies.dat, u.item).'
-)
-_ATTRIBUTES = flags.DEFINE_bool(
-  'attributes',
-  False,
-  'sdfm: use genres, age, gender and occupation, which are then public, from '
-  'the folder of --dataset=ml-100k or ml-1m.',
 )
 _DATA_DIR = flags.DEFINE_string(
   'data_dir', None, 'Where data sets are looked for first.'
@@ -248,8 +242,9 @@ def _config(entry, variant: str, ratings) -> Any:
 
   fields = {field.name for field in dataclasses.fields(entry.config)}
   settings = {**entry.variants[variant], 'scale': ratings.scale}
-  if _ATTRIBUTES.value:
-    settings['attributes'] = _attributes(fields, ratings)
+  settings |= features.settings(
+    fields, ratings, dataset=_DATASET.value, data_dir=_DATA_DIR.value
+  )
   for name, flag in _SETTINGS.items():
     if flag.value is None:
       continue
@@ -269,18 +264,6 @@ def _config(entry, variant: str, ratings) -> Any:
       'example --epsilon=1 (smaller is more private)'
     )
   return entry.config(**settings)
-
-
-def _attributes(fields, ratings):
-  """The attributes of users and items in the folder of the data set."""
-  from dpmf_jax.data import attributes, catalog
-
-  if 'attributes' not in fields:
-    raise ValueError(f'--attributes is not for --system={_SYSTEM.value}')
-  if _DATASET.value is None:
-    raise ValueError('--attributes needs --dataset=ml-100k or ml-1m')
-  folder = catalog.fetch(_DATASET.value, data_dir=_DATA_DIR.value, quiet=True)
-  return attributes.movielens(ratings, folder)
 
 
 def _variant(entry) -> str:
