@@ -6,7 +6,8 @@
 held-out RMSE of Langevin dynamics (SGLD), on perturbed ratings (ISGLD) and of
 SDMF for 16 pairs (eps_g, eps_I) and alpha = inf, on MovieLens-100K; of the
 four main settings on 1M. Then the AUC of SD-BPRMF, of BPR without privacy and
-of popularity, one rating of each user left out, rank 10, on 100K.
+of popularity, one rating of each user left out, rank 10, on 100K. Part fm is
+the RMSE of SD-FM on 100K, with and without attributes of users and items.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 from absl import flags
 
 from dpmf_jax import metrics
-from dpmf_jax.data import catalog
+from dpmf_jax.data import attributes, catalog
 from dpmf_jax.data.splits import leave_one_out, random_split
 from dpmf_jax.sharding import device_mesh, training_data
 from dpmf_jax.systems import SYSTEMS
@@ -32,7 +33,7 @@ from launch import cli
 
 _SEEDS = flags.DEFINE_integer('seeds', 3, 'Seeds 0 .. this - 1.', 1)
 _QUICK = flags.DEFINE_bool('quick', False, 'One seed.')
-_PARTS = flags.DEFINE_list('parts', ['ml-100k', 'bpr', 'ml-1m'], 'Which.')
+_PARTS = flags.DEFINE_list('parts', ['ml-100k', 'bpr', 'fm', 'ml-1m'], 'Which.')
 _DATA_DIR = flags.DEFINE_string('data_dir', None, 'Where the ratings are.')
 _JSON = flags.DEFINE_string('json', None, 'File for all the figures.')
 
@@ -46,10 +47,11 @@ def main(argv: Sequence[str]) -> int:
   figures: dict[str, dict[str, list[float]]] = {}
   for part in _PARTS.value:
     run = bpr_figures if part == 'bpr' else rmse_figures
-    name = 'ml-100k' if part == 'bpr' else part
+    name = part if part == 'ml-1m' else 'ml-100k'
     ratings = catalog.load(name, data_dir=_DATA_DIR.value, quiet=True)
+    rows = fm_rows(ratings, name) if part == 'fm' else main_rows(part)
     figures[part] = {}
-    for label, values in run(ratings, main_rows(part)):
+    for label, values in run(ratings, rows):
       figures[part][label] = values
       print(
         f'{part:8} {label:36} {np.mean(values):.4f}  {np.round(values, 4)}',
@@ -100,6 +102,24 @@ def main_rows(part: str) -> list[Row]:
     return rows
   pairs = [(g, i) for i in EPSILONS for g in (*EPSILONS, 0.0)]
   return rows[:-2] + [sdmf(g, i) for g, i in pairs]
+
+
+def fm_rows(ratings, name: str) -> list[Row]:
+  """The factorization machine, open and as published, and its parts."""
+  folder = catalog.fetch(name, data_dir=_DATA_DIR.value, quiet=True)
+  known = attributes.movielens(ratings, folder)
+  rows: list[Row] = []
+  for text, settings in (
+    ('with features', {'attributes': known}),
+    ('no features', {}),
+    ('factors alone', {'side_step': 0.0}),
+  ):
+    private = {**settings, 'epsilon_value': 4.0, 'epsilon_instant': 4.0}
+    rows += [
+      (f'FM, not private, {text}', 'sdfm', 'none', settings),
+      (f'SD-FM, eps_g 4, eps_I 4, {text}', 'sdfm', 'paper', private),
+    ]
+  return rows
 
 
 def system_of(row: Row, ratings):

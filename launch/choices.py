@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from launch import specifications
+from launch import attributes, specifications
 
 # The systems whose sound form has another name.
-_SOUND = {'sdmf': 'local_mf', 'sdbpr': 'local_mf'}
+_SOUND: dict[str, str] = dict.fromkeys(('sdmf', 'sdbpr', 'sdfm'), 'local_mf')
 
 SYSTEM = flags.DEFINE_enum(
   'system',
@@ -24,6 +24,7 @@ SYSTEM = flags.DEFINE_enum(
     'local_mf',
     'sdmf',
     'sdbpr',
+    'sdfm',
     'langevin',
     'untrusted_pmf',
     'als',
@@ -174,6 +175,9 @@ _SETTINGS = {
   'decay': flags.DEFINE_float(
     'decay', None, 'sdmf, sdbpr and langevin: power of the step size decay.'
   ),
+  'side_step': flags.DEFINE_float(
+    'side_step', None, 'sdfm: step of linear and feature weights, relative.'
+  ),
   'clip': flags.DEFINE_bool(
     'clip', None, 'langevin, paper: clip perturbed ratings to the scale.'
   ),
@@ -239,8 +243,15 @@ class Chosen(NamedTuple):
   config: Any
 
 
-def chosen(ratings) -> Chosen:
-  """What the flags say, for these ratings' numbers of users and items."""
+def chosen(
+  ratings, *, dataset: str | None = None, data_dir: str | None = None
+) -> Chosen:
+  """What the flags say, for these ratings' numbers of users and items.
+
+  Args:
+    ratings: of which no rating is looked at.
+    dataset, data_dir: where attributes of users and items are.
+  """
   from dpmf_jax.systems import SYSTEMS
 
   name, settings = _named(ratings)
@@ -248,6 +259,11 @@ def chosen(ratings) -> Chosen:
     name = _SOUND.get(name, name)
   entry = SYSTEMS[name]
   variant = _variant(name, entry)
+  of: Any = entry.config
+  fields = {field.name for field in dataclasses.fields(of)}
+  settings |= attributes.settings(
+    fields, ratings, dataset=dataset, data_dir=data_dir
+  )
   config = _config(name, variant, ratings.scale, settings)
   return Chosen(name, variant, entry, config)
 

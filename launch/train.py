@@ -45,9 +45,10 @@ from typing import Any
 
 from absl import flags
 
-from launch import choices, cli, specifications
+from launch import attributes, choices, cli, specifications
 
 # So that --help shows them.
+flags.adopt_module_key_flags(attributes)
 flags.adopt_module_key_flags(choices)
 flags.adopt_module_key_flags(specifications)
 
@@ -254,7 +255,9 @@ def _train() -> None:
   ratings = specifications.attach(
     _load(), path=_RATINGS.value, format=_FORMAT.value
   )
-  name, variant, entry, config = choices.chosen(ratings)
+  name, variant, entry, config = choices.chosen(
+    ratings, dataset=_DATASET.value, data_dir=_DATA_DIR.value
+  )
   features = _features(entry, ratings)
   system = entry.build(config, *features)
   spend = _spend(name, system, config, variant, ratings)

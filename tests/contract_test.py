@@ -171,6 +171,7 @@ OTHER = {
   'nonprivate': {'step_size': 0.01, 'ridge': 0.3, 'steps': 9},
   'sdmf': {'epsilon': 0.7, 'epsilon_value': 0.5, 'ridge': 0.02, 'online': 0.8},
   'sdbpr': {'epsilon': 0.7, 'ridge': 0.02, 'step_size': 4.0, 'steps': 9},
+  'sdfm': {'epsilon': 0.7, 'epsilon_value': 0.5, 'side_step': 0.2, 'steps': 9},
   'langevin': {'epsilon': 0.7, 'ridge': 0.02, 'decay': 0.5, 'steps': 9},
 }
 

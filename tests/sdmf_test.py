@@ -12,7 +12,14 @@ from dpmf_jax import accounting, metrics
 from dpmf_jax.data.splits import random_split
 from dpmf_jax.mechanisms import truncated
 from dpmf_jax.sharding import device_mesh, training_data
-from dpmf_jax.systems import client_blocks, sdcf, sdmf, sdmf_config, sgld
+from dpmf_jax.systems import (
+  client_blocks,
+  sdcf,
+  sdmf,
+  sdmf_config,
+  sgld,
+  traffic,
+)
 from dpmf_jax.systems.sdmf_config import SDMFConfig
 from dpmf_jax.training import fit
 
@@ -188,24 +195,27 @@ def jitted(step):
   return jax.jit(step)
 
 
-def test_a_round_is_the_sum_of_what_clients_report(small_ratings):
+def test_a_round_is_the_sum_of_what_clients_tell(small_ratings):
   system, data, state = started(small_ratings)
+  still = state._replace(
+    hyper=state.hyper._replace(
+      langevin=state.hyper.langevin._replace(likelihood=jnp.float32(0))
+    )
+  )
   key = jax.random.key(3)
   moved, info = jitted(system.step)(key, state, data)
+  # With the same noise, and nothing else but ridges.
+  other, _ = jitted(system.step)(jax.random.clone(key), still, data)
   rows, num_items = data.by_user, small_ratings.num_items
   count, size = client_blocks.block_shape(rows, num_items)
-  keys = jax.random.split(jax.random.clone(key), (count, size)).reshape(-1)
+  clients_key = jax.random.split(jax.random.clone(key), 3)[0]
+  keys = jax.random.split(clients_key, (count, size)).reshape(-1)
   keys = jax.vmap(jax.random.split)(keys[:60])[:, 1]
-  public = sdcf.Public(
-    state.factors.item,
-    state.hyper.langevin.step_size,
-    state.hyper.langevin,
-    state.hyper.epsilon_value,
-    state.hyper.rules.tolerance,
-  )
+  public = sdcf.public_of(state)
   wanted = np.zeros((60, num_items))
   wanted[small_ratings.user, small_ratings.item] = small_ratings.value
-  run = reporting(sdcf.message_capacity(rows, num_items, None))
+  capacity = sdcf.message_capacity(rows, num_items, None)
+  run = jax.jit(functools.partial(sdmf.client_round, capacity=capacity))
   total, received = np.zeros((num_items, RANK)), np.zeros(num_items)
   for u in range(60):
     client = sdcf.Client(
@@ -216,15 +226,69 @@ def test_a_round_is_the_sum_of_what_clients_report(small_ratings):
     np.testing.assert_allclose(
       after.factors, moved.factors.user[u], rtol=1e-5, atol=1e-6
     )
-    item = np.asarray(sent.item)
-    used = item < num_items
-    np.add.at(total, item[used], np.asarray(sent.gradient)[used])
-    np.add.at(received, item[used], 1)
-  mean = total / np.maximum(received, 1)[:, None]
+    total += np.outer(sent.error, sent.vector)
+    received += np.asarray(sent.sent)
+  mean = 0.4 * total / np.maximum(received, 1)[:, None]
   np.testing.assert_allclose(
-    moved.factors.item, np.asarray(state.factors.item) - mean, atol=1e-5
+    moved.factors.item - other.factors.item, -mean, atol=2e-5
   )
   assert float(info.sent) == received.sum()
+
+
+def test_a_message_is_what_a_client_tells_with_noise():
+  client, own, public = one_client()
+  key = jax.random.key(0)
+  _, told = jax.jit(functools.partial(sdmf.client_round, capacity=ITEMS))(
+    jax.random.split(key, 3)[0], client, own, public
+  )
+  item, (_, gradient) = scaled_part(client, own, public)
+  item = np.asarray(item)
+  used = item < ITEMS
+  np.testing.assert_array_equal(item[used], np.flatnonzero(told.sent))
+  wanted = 0.3 * np.outer(told.error, told.vector)
+  np.testing.assert_allclose(gradient[used], wanted[item[used]], atol=1e-5)
+  assert not np.asarray(told.error)[~np.asarray(told.sent)].any()
+
+
+def test_noise_of_a_sum_is_that_of_its_messages(small_ratings):
+  system, data, state = started(small_ratings)
+  none = jnp.zeros(RANK)
+  langevin = state.hyper.langevin._replace(
+    likelihood=jnp.float32(0), user_ridge=none, item_ridge=none
+  )
+  state = state._replace(hyper=state.hyper._replace(langevin=langevin))
+  drawn, eta = [], float(langevin.step_size)
+  for number in range(20):
+    moved, info = jitted(system.step)(jax.random.key(number), state, data)
+    # The mean of n gradients: its noise has variance eta / n.
+    drawn.append(np.asarray(moved.factors.item - state.factors.item))
+  keys = [jax.random.split(jax.random.key(k), 3)[0] for k in range(20)]
+  received = np.stack([np.asarray(told_counts(k, state, data)) for k in keys])
+  assert received.sum(axis=1)[-1] == float(info.sent)
+  scaled = np.stack(drawn) * np.sqrt(received / eta)[..., None]
+  scaled = scaled[received > 0].ravel()
+  for factor in (2 / 3, 1.0, 3 / 2):
+    # A false alarm has chance 1e-4.
+    pvalue = scipy.stats.kstest(scaled / factor, 'norm').pvalue
+    assert (pvalue > 1e-4) == (factor == 1.0)
+
+
+@jax.jit
+def told_counts(key, state, data):
+  """How many gradients of each item the clients of a round send."""
+  num_items = len(state.factors.item)
+  capacity = sdcf.message_capacity(data.by_user, num_items, None)
+  _, total = sdcf.simulated_round(
+    key,
+    functools.partial(sdmf.client_round, capacity=capacity),
+    sdcf.clients_of(state),
+    data.by_user,
+    state.blocks,
+    sdcf.public_of(state),
+    state.hyper.rules,
+    sdcf.total_shapes(num_items, RANK),
+  )
+  return total.received
 
 
 def test_two_devices_give_what_one_does(small_ratings):
@@ -361,8 +425,12 @@ def test_claims_are_those_of_the_paper():
 
 
 def test_bytes_of_a_round():
-  size = sdcf.bytes_per_round(num_items=1682, rank=50, sent=84.0)
+  size = traffic.bytes_per_round(num_items=1682, rank=50, sent=84.0)
   assert size == {'bytes_down': 1682 * 200.0, 'bytes_up': 84 * 204 + 1.0}
+  sizes = {'num_users': 10, 'num_items': 1682, 'num_ratings': 840}
+  assert traffic.traffic(config(rank=50), **sizes) == size
+  other = traffic.traffic(config(rank=50, sent=42.0), **sizes)
+  assert other == size | {'bytes_up': 42 * 204 + 1.0}
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,10 @@ CASES: dict[tuple[str, str], tuple[Case, ...]] = {
   ),
   ('sdbpr', 'paper'): (Case({**_SDCF, 'epsilon': 1.0}, 'random'),),
   ('sdbpr', 'none'): (Case(_SDCF, 'random'),),
+  ('sdfm', 'paper'): (
+    Case({**_SDCF, 'epsilon': 1.0, 'epsilon_value': 1.0}, 'random'),
+  ),
+  ('sdfm', 'none'): (Case(_SDCF, 'random'),),
   ('langevin', 'paper'): (Case({**_SDCF, 'epsilon': 1.0}, 'random'),),
   ('langevin', 'none'): (Case(_SDCF, 'random'),),
   ('dpals', 'sound'): tuple(

@@ -89,13 +89,18 @@ def coarse_normal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
   """
   size = math.prod(shape)
   half = -(-size // 2)
-  words = threefry_2x32(
-    jax.random.bits(key, (2,), 'uint32'),
-    jnp.arange(2 * half, dtype=jnp.uint32),
-  ).reshape(2, half)
+  drawn_words = words(key, 2 * half).reshape(2, half)
   zeros = jnp.zeros((2, half), jnp.uint32)
-  drawn = _pairs(jnp.concatenate([words, zeros])).normal
+  drawn = _pairs(jnp.concatenate([drawn_words, zeros])).normal
   return drawn.reshape(-1)[:size].reshape(shape)
+
+
+def words(key: jax.Array, size: int) -> jax.Array:
+  """Random uint32 words [size], in two thirds of the time of `random.bits`."""
+  even = size + size % 2
+  return threefry_2x32(
+    jax.random.bits(key, (2,), 'uint32'), jnp.arange(even, dtype=jnp.uint32)
+  )[:size]
 
 
 def _words(key: jax.Array, size: int) -> jax.Array:

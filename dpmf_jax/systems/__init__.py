@@ -21,10 +21,13 @@ from dpmf_jax.systems import (
   power_mf,
   power_mf_config,
   sdbpr,
+  sdfm,
   sdmf,
   sdmf_config,
+  traffic,
   untrusted_pmf,
   untrusted_pmf_config,
+  untrusted_protocol,
 )
 from dpmf_jax.types import System
 
@@ -47,6 +50,9 @@ class Entry(NamedTuple):
       give every setting that has no default in the config class themselves.
     personal: the module's functions about ratings' own epsilons, or None where
       all have the same.
+    traffic: (config, num_users=, num_items=, num_ratings=) -> bytes that a
+      client receives and sends in a round, by name, or None; None for a system
+      without clients.
   """
 
   config: Callable[..., Any]
@@ -54,6 +60,7 @@ class Entry(NamedTuple):
   variants: Mapping[str, Mapping[str, Any]]
   takes_features: bool = False
   personal: Personal | None = None
+  traffic: Callable[..., dict[str, float] | None] | None = None
 
 
 SYSTEMS = {
@@ -96,14 +103,30 @@ SYSTEMS = {
         'relation': 'add_remove',
       },
     },
+    traffic=lambda config, *, num_items, **_: {
+      f'bytes_{way}': float(size)
+      for way, size in local_mf_config.traffic(config, num_items)
+      ._asdict()
+      .items()
+    },
   ),
   'sdmf': Entry(
-    sdmf_config.SDMFConfig, sdmf.sdmf, {'paper': sdmf_config.PAPER}
+    sdmf_config.SDMFConfig,
+    sdmf.sdmf,
+    {'paper': sdmf_config.PAPER},
+    traffic=traffic.traffic,
   ),
   'sdbpr': Entry(
     sdbpr.SDBPRConfig,
     sdbpr.sdbpr,
     {'paper': sdbpr.PAPER, 'none': sdbpr.NONE},
+    traffic=traffic.traffic,
+  ),
+  'sdfm': Entry(
+    sdfm.SDFMConfig,
+    sdfm.sdfm,
+    {'paper': sdfm.PAPER, 'none': sdfm.NONE},
+    traffic=sdfm.bytes_of,
   ),
   'langevin': Entry(
     langevin.LangevinConfig,
@@ -128,6 +151,11 @@ SYSTEMS = {
       'sound': {'variant': 'sound', 'relation': 'add_remove'},
       'paper': untrusted_pmf_config.PAPER,
     },
+    traffic=lambda config, *, num_users, num_items, num_ratings: (
+      untrusted_protocol.communication(
+        config, num_items=num_items, ratings_per_user=num_ratings / num_users
+      )
+    ),
   ),
   'nonprivate': Entry(
     nonprivate.NonprivateConfig, nonprivate.nonprivate, {'none': {}}

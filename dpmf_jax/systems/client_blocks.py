@@ -146,7 +146,10 @@ def over_clients(
       out_specs=(Spec(), Spec(AXIS)),
       check_vma=False,  # the loops inside start from constants
     )(words, cut, index, rows, blocks, public)
-  joined = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[: rows.num_rows]
+  # Not -1, which a leaf without any entry, of no features, does not define.
+  joined = lambda leaf: leaf.reshape(count * size, *leaf.shape[2:])[
+    : rows.num_rows
+  ]
   return jax.tree.map(joined, cut), sums
 
 

@@ -34,6 +34,7 @@ from dpmf_jax.systems.client_blocks import (
   client_blocks,
   over_clients,
 )
+from dpmf_jax.systems.client_errors import choice
 from dpmf_jax.systems.sdmf_config import SDCFSettings, guarantee
 from dpmf_jax.systems.settings import require
 from dpmf_jax.types import Factors, Guarantee, Release, System
@@ -73,7 +74,7 @@ NONE: dict[str, Any] = {'variant': 'none'}
 
 def some_of(key: jax.Array, mask: jax.Array, count: int) -> jax.Array:
   """`count` places where `mask` [I] is true, drawn evenly; 0 if none is."""
-  before = jnp.cumsum(mask.astype(jnp.int32))
+  before = response.ones_up_to(mask)
   drawn = jax.random.uniform(key, (count,)) * before[-1]
   wanted = jnp.minimum(drawn.astype(jnp.int32), before[-1] - 1) + 1
   place = jnp.searchsorted(before, wanted, method='scan_unrolled')
@@ -97,7 +98,7 @@ def own_gradient(
   return pull, weight.at[partner].add(weight)
 
 
-def client_report(
+def client_round(
   key: jax.Array,
   client: sdcf.Client,
   own: Own,
@@ -105,8 +106,8 @@ def client_report(
   *,
   capacity: int,
   sign: Sign,
-) -> tuple[sdcf.Client, sdcf.Report]:
-  """One client after a round, and what it sends in it.
+) -> tuple[sdcf.Client, sdcf.Sent]:
+  """One client after a round, and what it tells in it.
 
   Reference: Jiang, Li and Lin (2019), Algorithm 1 with the errors of Lemma 2.
 
@@ -114,39 +115,41 @@ def client_report(
   so that it is eps_P-DP over all rounds for profiles of one size. With 'true'
   there is none.
   """
-  coin_key, pair_key, noise_key, own_key, rest_key = jax.random.split(key, 5)
-  p, kept = client
+  coin_key, pair_key, own_key, rest_key = jax.random.split(key, 4)
+  p, kept = client.factors, client.kept
   eta, langevin = public.step_size, public.langevin
-  num_items, rank = public.item.shape
-  bits = jnp.unpackbits(kept.bits, count=num_items).astype(bool)
-  sent = response.instantaneous(coin_key, bits, kept.unrated, kept.rated)
-  item = response.chosen(sent, capacity)  # [M]
-  rated = own.rated if sign == 'true' else bits
+  chosen = choice(coin_key, kept, len(public.item), capacity)
+  rated = own.rated if sign == 'true' else chosen.bits
 
   scores = public.item @ p
-  at = jnp.minimum(item, num_items - 1)
   liked_key, other_key = jax.random.split(pair_key)
-  liked = some_of(liked_key, rated, capacity)
-  other = some_of(other_key, ~rated, capacity)
-  up = rated[at]
-  x = jnp.where(up, scores[at] - scores[other], scores[liked] - scores[at])
-  e = jnp.where(up, -1.0, 1.0) * jax.nn.sigmoid(-x)
-  gradient = eta * (
-    langevin.likelihood * e[:, None] * p[None, :]
-    + public.item[at] * langevin.item_ridge[None, :]
-  ) - jnp.sqrt(eta) * noise.coarse_normal(noise_key, (capacity, rank))
+  liked = scores[some_of(liked_key, rated, capacity)]  # [M]
+  other = scores[some_of(other_key, ~rated, capacity)]
+  x = jnp.where(rated, scores - other[chosen.slot], liked[chosen.slot] - scores)
+  e = jnp.where(rated, -1.0, 1.0) * jax.nn.sigmoid(-x)
+  error = jnp.where(chosen.sent, e, 0.0)
 
   pull, pairs = own_gradient(own_key, scores, rated)
   h = jnp.maximum(pairs.sum() / 2, 1)
   move = eta * (
     langevin.likelihood * (pull @ public.item) / h + p * langevin.user_ridge
-  ) - jnp.sqrt(eta / h) * noise.coarse_normal(rest_key, (rank,))
+  ) - jnp.sqrt(eta / h) * noise.coarse_normal(rest_key, p.shape)
   converged = sdcf.hardly_moved(p, p - move, public.tolerance)
-  kept = kept._replace(
-    converged=converged,
-    unsent=jnp.maximum(sent.sum().astype(jnp.int32) - capacity, 0),
+  kept = kept._replace(converged=converged, unsent=chosen.unsent)
+  return (
+    client._replace(factors=p - move, kept=kept),
+    sdcf.Sent(error, chosen.sent, p),
   )
-  return sdcf.Client(p - move, kept), sdcf.Report(item, gradient, converged)
+
+
+def client_report(*args, sign: Sign, capacity: int):
+  """One client after a round, and the message that it sends."""
+  return sdcf.client_report(
+    *args,
+    client_round=functools.partial(client_round, sign=sign),
+    gradients=sdcf.item_gradients,
+    capacity=capacity,
+  )
 
 
 class OpenState(NamedTuple):
@@ -237,8 +240,8 @@ def _step(
   sign: Sign,
 ):
   """A round; one object for equal arguments, see `System.step`."""
-  report = functools.partial(client_report, sign=sign)
-  return sdcf.round_step(report, optimizer, average, sent)
+  told = functools.partial(client_round, sign=sign)
+  return sdcf.round_step(told, optimizer, average, sent)
 
 
 def sdbpr(config: SDBPRConfig) -> System:

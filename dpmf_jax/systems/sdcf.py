@@ -4,19 +4,22 @@ Reference: Jiang, Li and Lin (2019), Algorithms 1 and 2. A client keeps its
 ratings, factors and permanent bits; the server keeps what is public. A system
 gives two pure functions,
 
-  client_report(key, client, own, public, ...) -> (Client, Report)
-  server_apply(server, total, ...) -> Server
+  client_round(key, client, own, public, capacity=) -> (Client, Sent)
+  gradients(keys, total, at, public) -> Total
 
-and this module simulates rounds of them (`client_blocks`): what clients report
-is summed block by block, so that nothing of the size of users times items is
-ever held but packed bits. A real network runs the same two functions.
+without and with ridge and noise. A network runs `client_report`, which is both
+for one client, and `server_apply`. This module simulates it: errors are summed
+block by block (`client_blocks`), then `gradients` runs once for all clients.
+The sum of n draws of noise is one draw of n times the variance, so that the
+server gets the same in distribution, and nothing of the size of users times
+items is ever held but packed bits.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,141 +29,112 @@ from jax.core import Tracer
 
 from dpmf_jax import accounting
 from dpmf_jax.data.rows import Data, Rows
-from dpmf_jax.mechanisms import response
+from dpmf_jax.mechanisms import noise, response
 from dpmf_jax.systems import sgld
 from dpmf_jax.systems.client_blocks import (
   Blocks,
+  Own,
   client_blocks,
   over_clients,
   zeros_of,
 )
+from dpmf_jax.systems.sdcf_types import Client as Client
+from dpmf_jax.systems.sdcf_types import Hyper as Hyper
+from dpmf_jax.systems.sdcf_types import Info as Info
+from dpmf_jax.systems.sdcf_types import Kept as Kept
+from dpmf_jax.systems.sdcf_types import Public as Public
+from dpmf_jax.systems.sdcf_types import Report as Report
+from dpmf_jax.systems.sdcf_types import Rules as Rules
+from dpmf_jax.systems.sdcf_types import Sent as Sent
+from dpmf_jax.systems.sdcf_types import Server as Server
+from dpmf_jax.systems.sdcf_types import State as State
+from dpmf_jax.systems.sdcf_types import Summed as Summed
+from dpmf_jax.systems.sdcf_types import Total as Total
 from dpmf_jax.systems.sdmf_config import SDCFSettings, epsilons
 from dpmf_jax.types import Factors, Release
 
+ClientRound = Callable[..., tuple[Client, Sent]]
+Gradients = Callable[..., Total]
 
-class Kept(NamedTuple):
-  """What one client keeps between rounds, besides factors and ratings.
 
-  The permanent bits are kept, not drawn again from a kept key: that takes an
-  eighth of a byte per item, saves a draw for each in every round, and a
-  client that keeps them cannot draw others by mistake.
+def client_report(
+  key: jax.Array,
+  client: Client,
+  own: Own,
+  public: Public,
+  *,
+  client_round: ClientRound,
+  gradients: Gradients,
+  capacity: int,
+) -> tuple[Client, Report]:
+  """One client after a round, and the message that it sends.
 
-  Attributes:
-    bits: [ceil(I/8)] uint8, the permanent bits B', packed.
-    unrated, rated: p and q as `response.Coins`.
-    converged: whether its factors hardly moved when it last took part.
-    unsent: items that its last message had no room for.
-    active: false without any rating; such a client never takes part.
+  Reference: Jiang, Li and Lin (2019), Algorithm 1, lines 7 to 30.
+
+  Args:
+    key: of this client and round.
+    client: what it keeps.
+    own: its ratings.
+    public: what the server sent.
+    client_round: of the system.
+    gradients: of the system.
+    capacity: slots M of a message.
+
+  Privacy: which items are sent is post-processing of the permanent bits.
+  What is sent with them is not covered by anything that holds.
   """
-
-  bits: jax.Array
-  unrated: jax.Array
-  rated: jax.Array
-  converged: jax.Array
-  unsent: jax.Array
-  active: jax.Array
-
-
-class Client(NamedTuple):
-  """What stays with one client."""
-
-  factors: jax.Array  # [D]
-  kept: Kept
+  round_key, item_key, side_key = jax.random.split(key, 3)
+  client, sent = client_round(round_key, client, own, public, capacity=capacity)
+  num_items = sent.error.size
+  item = response.chosen(sent.sent, capacity)  # [M]
+  at = jnp.minimum(item, num_items - 1)
+  used = (item < num_items).astype(jnp.float32)
+  pulled = (used * sent.error[at])[:, None] * sent.vector[None, :]
+  total = gradients(
+    (item_key, side_key), Total(pulled, used, sent.shared), at, public
+  )
+  converged = client.kept.converged
+  return client, Report(item, total.gradient, converged, total.shared)
 
 
-class Report(NamedTuple):
-  """What one client sends in a round: neither ratings nor its factors.
+def item_gradients(
+  keys: tuple[jax.Array, jax.Array], total: Total, at: Any, public: Public
+) -> Total:
+  """`total` with ridge and noise, for items `at`; eq. (6) of the paper."""
+  gradient = langevin_sum(
+    keys[0],
+    total.gradient,
+    total.received,
+    public.item[at],
+    public.step_size,
+    public.langevin.likelihood,
+    public.langevin.item_ridge,
+  )
+  return total._replace(gradient=gradient)
 
-  Attributes:
-    item: [M] int32, ascending; I in slots that are not used.
-    gradient: [M, W] of each of these items.
-    converged: bool, whether its own factors hardly move any more.
-    shared: gradients of what is public and of no single item, or None.
+
+def langevin_sum(
+  key: jax.Array,
+  pulled: jax.Array,
+  count: jax.Array,
+  weights: jax.Array,
+  eta: jax.Array,
+  likelihood: jax.Array,
+  ridge: jax.Array,
+) -> jax.Array:
+  """[n, W], sums of `count` [n] gradients with ridge and noise of their own.
+
+  Reference: Jiang, Li and Lin (2019), eq. (6).
   """
-
-  item: jax.Array
-  gradient: jax.Array
-  converged: jax.Array
-  shared: Any = None
-
-
-class Total(NamedTuple):
-  """The reports of a round, summed: all that the server needs of them."""
-
-  gradient: Any  # [I, W]
-  received: Any  # [I] gradients received for each item, float32
-  shared: Any = None
-
-
-class Server(NamedTuple):
-  """What is public, as the server keeps it."""
-
-  item: jax.Array  # [I, W]
-  optimizer: Any  # of optax
-  round: jax.Array  # int32, rounds done
-  stopped: jax.Array  # int32, the round after which it stopped; 0 while going
-
-
-class Rules(NamedTuple):
-  """Traced settings of who takes part and when to stop."""
-
-  online: jax.Array  # chance to be online in a round
-  tolerance: jax.Array  # largest relative move that counts as converged
-  agreement: jax.Array  # part of the clients that must say so
-
-
-class Hyper(NamedTuple):
-  """Traced settings: changing one does not compile again."""
-
-  langevin: sgld.Langevin
-  rules: Rules
-  epsilon_value: jax.Array  # eps_g, where there is one
-
-
-class State(NamedTuple):
-  factors: Factors
-  kept: Kept  # of all clients, [U, ...]
-  optimizer: Any  # of optax
-  round: jax.Array  # int32, rounds done
-  stopped: jax.Array  # int32, the round after which it stopped, or 0
-  unsolved: jax.Array  # int32, clients with clipped p and q
-  blocks: Blocks
-  hyper: Hyper
-
-
-class Info(NamedTuple):
-  """Diagnostics of a round.
-
-  Attributes:
-    sent: gradients received; the server counts them.
-    unsafe_unsent: gradients that messages had no room for.
-    unsafe_unsolved: clients whose p and q had to be clipped to [0, 1].
-    unsafe_inactive: clients without ratings, which never take part.
-    unsafe_converged: clients that last said that they had converged.
-    unsafe_stopped: the round after which training stopped; 0 if it goes on.
-  """
-
-  sent: jax.Array
-  unsafe_unsent: jax.Array
-  unsafe_unsolved: jax.Array
-  unsafe_inactive: jax.Array
-  unsafe_converged: jax.Array
-  unsafe_stopped: jax.Array
-
-
-class Public(NamedTuple):
-  """What the server tells every client in a round."""
-
-  item: jax.Array  # [I, D]
-  step_size: jax.Array  # eta_t
-  langevin: sgld.Langevin
-  epsilon_value: jax.Array
-  tolerance: jax.Array
+  count = count[:, None]
+  drift = likelihood * pulled + count * weights * ridge[None, :]
+  drawn = jnp.sqrt(eta * count) * noise.coarse_normal(key, weights.shape)
+  return eta * drift - drawn
 
 
 def simulated_round(
   key: jax.Array,
-  client_report: Callable[..., tuple[Client, Report]],
+  client_round: ClientRound,
   clients: Client,
   rows: Rows,
   blocks: Blocks,
@@ -168,36 +142,31 @@ def simulated_round(
   rules: Rules,
   shapes: Total,
 ) -> tuple[Client, Total]:
-  """All clients after a round, and the sum of what those online reported.
+  """All clients after a round, and the sum of what those online tell.
 
-  `client_report` is (key, client, own, public) -> (Client, Report). A client
+  `client_round` is (key, client, own, public) -> (Client, Sent). A client
   that is offline does nothing and sends nothing.
   """
-  num_items = shapes.received.shape[0]
 
   def one(key, client, own, public):
-    online_key, report_key = jax.random.split(key)
+    online_key, round_key = jax.random.split(key)
     online = jax.random.uniform(online_key) < public[1].online
     online &= client.kept.active
-    moved, report = client_report(report_key, client, own, public[0])
+    moved, sent = client_round(round_key, client, own, public[0])
     keep = lambda new, old: jnp.where(online, new, old)
-    report = report._replace(
-      item=keep(report.item, num_items),
-      shared=jax.tree.map(lambda x: keep(x, 0), report.shared),
+    sent = sent._replace(
+      error=keep(sent.error, 0.0),
+      sent=sent.sent & online,
+      shared=jax.tree.map(lambda x: keep(x, 0), sent.shared),
     )
-    return jax.tree.map(keep, moved, client), report
+    return jax.tree.map(keep, moved, client), sent
 
   def run(keys, clients, own, public):
-    clients, reports = jax.vmap(one, (0, 0, 0, None))(
-      keys, clients, own, public
-    )
-    item = reports.item.reshape(-1)
-    gradient = reports.gradient.reshape(item.size, -1)
-    zeros = zeros_of(shapes)
+    clients, sent = jax.vmap(one, (0, 0, 0, None))(keys, clients, own, public)
     total = Total(
-      zeros.gradient.at[item].add(gradient, mode='drop'),
-      zeros.received.at[item].add(1.0, mode='drop'),
-      jax.tree.map(lambda x: x.sum(axis=0), reports.shared),
+      sent.error.T @ sent.vector,
+      sent.sent.sum(axis=0, dtype=jnp.float32),
+      jax.tree.map(lambda x: x.sum(axis=0), sent.shared),
     )
     return clients, total
 
@@ -205,8 +174,13 @@ def simulated_round(
 
 
 def total_shapes(num_items: int, width: int, shared: Any = None) -> Total:
-  """The shapes of a `Total` with gradients of that width."""
+  """The shapes of a `Total` with gradients of that width, and of `shared`."""
   shape = lambda *axes: jax.ShapeDtypeStruct(axes, jnp.float32)
+  if shared is not None:
+    shared = Summed(
+      jax.tree.map(lambda x: shape(*x.shape), shared),
+      jax.tree.map(lambda x: shape(*x.shape[:-1]), shared),
+    )
   return Total(shape(num_items, width), shape(num_items), shared)
 
 
@@ -317,16 +291,32 @@ def server_apply(
     optimizer: of the mean gradients.
     average: see `sgld.LangevinSettings`.
   """
-  count = total.received if average == 'item' else total.received.sum()[None]
-  mean = total.gradient / jnp.maximum(count, 1)[:, None]
-  updates, state = optimizer.update(mean, server.optimizer, server.item)
-  item: Any = optax.apply_updates(server.item, updates)
+  old = server.item, server.shared
+  updates, state = optimizer.update(
+    mean_gradients(total, average), server.optimizer, old
+  )
+  moved_public: Any = optax.apply_updates(old, updates)
+  item, shared = moved_public
   moved = hardly_moved(server.item, item, rules.tolerance)
   agreed = (kept.converged & kept.active).sum()
   enough = agreed >= rules.agreement * kept.active.sum()
   done = server.round + 1
   stopped = jnp.where(moved & enough, done, 0)
-  return Server(item, state, done, stopped)
+  return Server(item, state, done, stopped, shared)
+
+
+def mean_gradients(total: Total, average: sgld.Average) -> tuple[Any, Any]:
+  """(of the items, of what is shared), each over what was received for it."""
+
+  def mean(sums, count):
+    count = count if average == 'item' else total.received.sum()
+    count = jnp.maximum(count, 1)
+    return sums / count.reshape(count.shape + (1,) * (sums.ndim - count.ndim))
+
+  shared = None
+  if total.shared is not None:
+    shared = jax.tree.map(mean, total.shared.gradient, total.shared.received)
+  return mean(total.gradient, total.received), shared
 
 
 def rules_of(config: SDCFSettings) -> Rules:
@@ -343,28 +333,37 @@ def frozen_if(stopped: jax.Array, old: Any, new: Any) -> Any:
 
 
 def round_step(
-  client_report: Callable[..., tuple[Client, Report]],
+  client_round: ClientRound,
   optimizer: optax.GradientTransformation,
   average: sgld.Average,
   sent: float | None,
+  *,
+  gradients: Gradients = item_gradients,
+  told: Callable[[Any], Any] = lambda shared: None,
 ):
-  """A round of all clients and the server, as a `System.step`."""
+  """A round of all clients and the server, as a `System.step`.
+
+  `told` gives the part of what is shared that `Sent.shared` is about.
+  """
 
   def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
     hyper, item = state.hyper, state.factors.item
     capacity = message_capacity(data.by_user, len(item), sent)
+    clients_key, item_key, side_key = jax.random.split(key, 3)
+    public = public_of(state)
     clients, total = simulated_round(
-      key,
-      functools.partial(client_report, capacity=capacity),
-      Client(state.factors.user, state.kept),
+      clients_key,
+      functools.partial(client_round, capacity=capacity),
+      clients_of(state),
       data.by_user,
       state.blocks,
-      public_of(state),
+      public,
       hyper.rules,
-      total_shapes(*item.shape),
+      total_shapes(*item.shape, shared=told(state.shared)),
     )
+    total = gradients((item_key, side_key), total, slice(None), public)
     server = server_apply(
-      Server(item, state.optimizer, state.round, state.stopped),
+      Server(item, state.optimizer, state.round, state.stopped, state.shared),
       total,
       clients.kept,
       hyper.rules,
@@ -377,12 +376,19 @@ def round_step(
       optimizer=server.optimizer,
       round=server.round,
       stopped=server.stopped,
+      shared=server.shared,
     )
     # A run has a fixed number of steps: after it has stopped they do nothing.
     state = frozen_if(state.stopped > 0, state, moved)
     return state, info(state, total)
 
   return step
+
+
+def clients_of(state: State) -> Client:
+  """All clients, [U, ...]."""
+  features = None if state.features is None else state.features.user
+  return Client(state.factors.user, state.kept, features)
 
 
 def public_of(state: State) -> Public:
@@ -394,6 +400,9 @@ def public_of(state: State) -> Public:
     langevin=hyper.langevin,
     epsilon_value=hyper.epsilon_value,
     tolerance=hyper.rules.tolerance,
+    side=hyper.side,
+    shared=state.shared,
+    features=None if state.features is None else state.features.item,
   )
 
 
@@ -415,6 +424,9 @@ def start(
   data: Data,
   factors: Factors,
   config: SDCFSettings,
+  *,
+  shared: Any = None,
+  features: Factors | None = None,
 ) -> State:
   """The state before the first round: permanent bits are drawn here."""
   rows, num_items = data.by_user, data.by_item.num_rows
@@ -430,7 +442,7 @@ def start(
   return State(
     factors=factors,
     kept=kept_by_clients(bits_key, rows, blocks, num_items, coins),
-    optimizer=sgld.optimizer_of(config).init(factors.item),
+    optimizer=sgld.optimizer_of(config).init((factors.item, shared)),
     round=jnp.int32(0),
     stopped=jnp.int32(0),
     unsolved=unsolved,
@@ -440,6 +452,8 @@ def start(
       rules=rules_of(config),
       epsilon_value=jnp.float32(getattr(config, 'epsilon_value', 0.0)),
     ),
+    shared=shared,
+    features=features,
   )
 
 
@@ -460,17 +474,3 @@ def hardly_moved(
 ) -> jax.Array:
   """Whether the move is below `tolerance` of what moved; never for 0."""
   return jnp.linalg.norm(new - old) < tolerance * jnp.linalg.norm(old)
-
-
-def bytes_per_round(
-  *, num_items: int, rank: int, sent: float
-) -> dict[str, float]:
-  """Bytes that a client receives and, on average, sends in a round.
-
-  Down: item factors in float32. Up: for each of the `sent` gradients an item
-  number and float32 values, and one byte with the convergence bit.
-  """
-  return {
-    'bytes_down': 4.0 * num_items * rank,
-    'bytes_up': sent * (4.0 + 4.0 * rank) + 1,
-  }

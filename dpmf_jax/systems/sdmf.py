@@ -14,77 +14,52 @@ import jax.numpy as jnp
 import optax
 
 from dpmf_jax.data.rows import Data
-from dpmf_jax.mechanisms import noise, response, truncated
+from dpmf_jax.mechanisms import noise
 from dpmf_jax.systems import sdcf, sgld
 from dpmf_jax.systems.client_blocks import Own
+from dpmf_jax.systems.client_errors import choice, sent_errors
 from dpmf_jax.systems.sdmf_config import SDMFConfig, guarantee
 from dpmf_jax.types import System
 
 
-def client_report(
+def client_round(
   key: jax.Array,
   client: sdcf.Client,
   own: Own,
   public: sdcf.Public,
   *,
   capacity: int,
-) -> tuple[sdcf.Client, sdcf.Report]:
-  """One client after a round, and what it sends in it.
+) -> tuple[sdcf.Client, sdcf.Sent]:
+  """One client after a round, and what it tells in it; see `client_report`.
 
-  Reference: Jiang, Li and Lin (2019), Algorithm 1, lines 7 to 30.
-
-  Args:
-    key: of this client and round.
-    client: what it keeps.
-    own: its ratings.
-    public: what the server sent.
-    capacity: slots M of a message.
-
-  Privacy: which items are sent is post-processing of the permanent bits.
-  What is sent with them is not covered by anything that holds.
+  Reference: Jiang, Li and Lin (2019), Algorithm 1, lines 7 to 30, but for the
+  ridge and noise of what is sent.
   """
-  coin_key, fake_key, noise_key, own_key = jax.random.split(key, 4)
-  p, kept = client
+  coin_key, fake_key, own_key = jax.random.split(key, 3)
+  p, kept = client.factors, client.kept
   eta, langevin = public.step_size, public.langevin
-  num_items, rank = public.item.shape
-  bits = jnp.unpackbits(kept.bits, count=num_items).astype(bool)
-  sent = response.instantaneous(coin_key, bits, kept.unrated, kept.rated)
-  item = response.chosen(sent, capacity)  # [M]
-
-  # Lines 13 and 16.
+  chosen = choice(coin_key, kept, len(public.item), capacity)
   residual = jnp.where(own.rated, public.item @ p - own.value, 0.0)  # [I]
-  h = jnp.maximum(own.rated.sum(), 1).astype(jnp.float32)
-  mean = residual.sum() / h
-  spread = jnp.where(own.rated, residual - mean, 0.0)
-  deviation = jnp.sqrt((spread**2).sum() / h)
-
-  # Lines 17 and 23 to 26, without a loop.
-  alpha = truncated.bound(public.epsilon_value, mean, deviation)
-  fake = truncated.truncated_normal(
-    fake_key, (capacity,), mean, deviation, alpha
+  error = sent_errors(
+    fake_key, residual, own, chosen, public.epsilon_value, capacity
   )
-  at = jnp.minimum(item, num_items - 1)
-  e = jnp.where(own.rated[at], residual[at], fake)
-
-  # Lines 20 and 27, eq. (6).
-  gradient = eta * (
-    langevin.likelihood * e[:, None] * p[None, :]
-    + public.item[at] * langevin.item_ridge[None, :]
-  ) - jnp.sqrt(eta) * noise.coarse_normal(noise_key, (capacity, rank))
 
   # Lines 14, 15 and 30. The mean of h draws of noise is one draw.
+  h = jnp.maximum(own.rated.sum(), 1).astype(jnp.float32)
   move = eta * (
     langevin.likelihood * (residual @ public.item) / h + p * langevin.user_ridge
-  ) - jnp.sqrt(eta / h) * noise.coarse_normal(own_key, (rank,))
+  ) - jnp.sqrt(eta / h) * noise.coarse_normal(own_key, p.shape)
   converged = sdcf.hardly_moved(p, p - move, public.tolerance)
-  kept = kept._replace(
-    converged=converged,
-    unsent=jnp.maximum(sent.sum().astype(jnp.int32) - capacity, 0),
-  )
+  kept = kept._replace(converged=converged, unsent=chosen.unsent)
   return (
-    sdcf.Client(p - move, kept),
-    sdcf.Report(item, gradient, converged),
+    client._replace(factors=p - move, kept=kept),
+    sdcf.Sent(error, chosen.sent, p),
   )
+
+
+client_report = functools.partial(
+  sdcf.client_report, client_round=client_round, gradients=sdcf.item_gradients
+)
 
 
 @functools.cache
@@ -94,7 +69,7 @@ def _step(
   sent: float | None,
 ):
   """A round; one object for equal arguments, see `System.step`."""
-  return sdcf.round_step(client_report, optimizer, average, sent)
+  return sdcf.round_step(client_round, optimizer, average, sent)
 
 
 def sdmf(config: SDMFConfig) -> System:
