@@ -134,6 +134,11 @@ def load_model(folder: str | Path) -> Model:
       f'{folder / "model.safetensors"} has no item factors (this system does '
       f'not release them) and {secret} is not there'
     )
+  if user is not None and 'users' not in ids:
+    raise ValueError(
+      f'{folder / "ids.json"} has no user ids (this system keeps them secret) '
+      f'and {folder / USERS} is not there'
+    )
   user_ids = ids.get('users', [])
   shape = (len(user_ids), len(ids['items']))
   sizes = (len(user_ids) if user is None else len(user), len(item))

@@ -108,7 +108,8 @@ def row_gradient(
     scale = take(columns.scale, column) * take(side.scale, row)[:, None]
     prediction = offset + scale * dot
     e = jnp.clip(prediction - jnp.clip(value, low, high), -bound, bound)
-    e = jnp.where(mask, e * (2.0**RESIDUAL_BITS / bound), 0.0)
+    # A residual that is no number counts as 0, on all backends.
+    e = jnp.where(mask & ~jnp.isnan(e), e * (2.0**RESIDUAL_BITS / bound), 0.0)
     # Towards zero, which is much faster on a CPU than to the nearest.
     e = e.astype(jnp.int32).astype(jnp.float32)
     sums = weighted_sums(e, q, precision='highest')[:, :rank]

@@ -82,7 +82,7 @@ def true_epsilon(lie: int, categories: int) -> float:
   Below what `lie_coins` was asked for by less than 1e-6 up to epsilon 8.
   """
   truth = COINS - (categories - 1) * lie
-  return max(math.log(truth / lie), 0.0) * (1 + 1e-15) + 1e-15
+  return abs(math.log(truth / lie)) * (1 + 1e-15) + 1e-15
 
 
 def response(

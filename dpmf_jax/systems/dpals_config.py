@@ -197,8 +197,9 @@ ASSUMPTIONS = (
   'looking at the ratings.',
   'The list of item ids and the number of users are public, and the same '
   'whether or not a user is there: a user who is not there is one without '
-  'ratings. Where the list was taken from the ratings file, an item that a '
-  'single user rated tells of that user.',
+  'ratings. Where these were taken from the ratings file, an item that a '
+  'single user rated tells of that user, and so does the number of users to '
+  'someone who knows all the others.',
   'The list of user ids is not released.',
   'A user is all ratings under one user id: a person with two ids is '
   'protected less.',

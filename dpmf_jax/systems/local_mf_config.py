@@ -261,7 +261,15 @@ _LOCAL = (
   'involved. Timing and memory are not covered.',
 )
 _SUMMED = (
-  *_COMMON,
+  _COMMON[0],
+  'The list of item ids and the number of users are public, and the same '
+  'whether or not a user is there: a user who is not there is one without '
+  'ratings, who takes part in the sums all the same. Where these were taken '
+  'from the ratings file, an item that a single user rated tells of that user, '
+  'and so does the number of users to someone who knows all the others.',
+  'The list of user ids is not released.',
+  "A rating's step on the grid is computed in float32 on single numbers, which "
+  'is taken to be the same wherever that rating stands in memory.',
   'The sums are computed by secure aggregation: nobody sees a contribution or '
   'a partial sum, and clients compute theirs as told.',
   'Noise is added to the sums inside of the secure aggregation, once in total, '
@@ -290,10 +298,17 @@ def guarantee(config: LocalMFConfig) -> Guarantee:
     deviation = noise_multiplier(config) * config.clip_norm
     return Guarantee(
       adversary='anyone, the server included, who sees the noisy sums and all '
-      'that is computed from them and knows every other user, the id lists, '
-      'the code and its settings, but not the random key of the noise',
-      released=('noisy sums', 'item factors', 'offset', 'id lists'),
-      secret=('ratings', 'contributions', 'user factors', 'random key'),
+      'that is computed from them and knows every other user, the item ids, '
+      'the number of users, the code and its settings, but not the random key '
+      'of the noise',
+      released=('noisy sums', 'item factors', 'offset', 'item ids'),
+      secret=(
+        'ratings',
+        'contributions',
+        'user factors',
+        'user ids',
+        'random key',
+      ),
       assumptions=_SUMMED,
       mechanism='one secure sum over users of (count, rating) for each item, '
       f'with Gaussian noise of standard deviation {deviation:.6g} stars; one '

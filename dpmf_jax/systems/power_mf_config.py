@@ -285,7 +285,7 @@ def guarantee(config: PowerMFConfig) -> Guarantee:
       f'by at most {row_sensitivity(config):.6g})'
     )
   else:
-    tails = 'with a chance below 1e-14 for one item nothing is promised'
+    tails = 'the ends leave a delta below 1e-9 uncovered'
     mechanism = (
       'in units of a quarter of the scale: for each item one release of '
       '(count_scale count, sum) with L2-Laplace noise of scale '

@@ -11,11 +11,15 @@ send one another is in `untrusted_protocol`, what each sees in
 
 from __future__ import annotations
 
+import math
+
 import jax
 import numpy as np
 
 from dpmf_jax.data.rows import Data
+from dpmf_jax.mechanisms import laplace
 from dpmf_jax.systems import untrusted_rounds, untrusted_sums
+from dpmf_jax.systems.settings import check_most_epsilon
 from dpmf_jax.systems.untrusted_pmf_config import (
   UntrustedPMFConfig,
   guarantee,
@@ -59,6 +63,10 @@ def untrusted_pmf(
         f'{num_users} users'
       )
     counts = untrusted_sums.feature_counts(given)
+    # The simulator's noise is within 1e-17 of its law on each coordinate.
+    width = counts.shape[1] * (counts.shape[1] + 3) // 2
+    most = math.log(laplace.UNCOVERED / (width * 1e-17)) - 1e-3
+    check_most_epsilon(config, most)
     hyper = untrusted_sums.hyper_of(config, num_users)
     return untrusted_sums.start(data, counts, hyper)
 

@@ -202,11 +202,15 @@ ADVERSARY = (
   'any one party, that knows every other rating, the id lists, the user '
   'features, the code and its settings: whoever sees what is published; the '
   'recommender, together with up to {c} users; or the third party, together '
-  'with up to {c} users; not the recommender together with the third party'
+  'with up to {c} users; not the recommender together with the third party. A '
+  'user knows their own share of the noise, and counts as one of the {c}'
 )
 ASSUMPTIONS = (
   'All parties follow the protocol (honest but curious), and the recommender '
   'and the third party do not collude.',
+  'The third party passes on one sum at most, of all rounds together; where '
+  'the recommender lacks a mask it is fetched, and the round is not done '
+  'again.',
   'Users and third party, and users and recommender, have private and '
   'authenticated channels: the recommender does not see single reports.',
   'Every user of the public list takes part with a share for every item, rated '
@@ -220,7 +224,8 @@ ASSUMPTIONS = (
   'sum has exactly the stated law.',
   'The simulator draws the sum of the shares, and masks, from a JAX key '
   '(Threefry, as good as random); the law of its noise is within 1e-17 of the '
-  'exact one for each coordinate. Whoever holds its key, or runs it, is '
+  'exact one for each coordinate, which leaves a delta below 1e-9 uncovered. '
+  'Whoever holds its key, or runs it, is '
   'trusted. Timing and memory are not covered.',
   'The rating scale, the user features and all settings are public and were '
   'not chosen by looking at the ratings.',
