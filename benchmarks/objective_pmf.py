@@ -32,6 +32,7 @@ from dpmf_jax.training import fit
 from launch import cli
 
 _SEEDS = flags.DEFINE_integer('seeds', 3, 'Seeds 0 .. this - 1.', 1)
+_ONLY = flags.DEFINE_string('only', '', 'Only rows with this in their label.')
 _DATASETS = flags.DEFINE_list('datasets', ['ml-100k', 'ml-1m'], 'Which.')
 _TABLE = flags.DEFINE_bool('table', True, 'All systems at the defaults.')
 _SWEEPS = flags.DEFINE_bool('sweeps', True, 'Against f_c, eps_m and t.')
@@ -232,7 +233,9 @@ def table(ratings, steps: int) -> dict[str, list[Errors]]:
   """All systems at the published specification, by label."""
   rows = {}
   made = systems(steps, threshold('mean', method='sampling'))
-  for label, make in tqdm.tqdm(made.items(), desc=ratings.name):
+  for label, make in tqdm.tqdm(
+    [row for row in made.items() if _ONLY.value in row[0]], desc=ratings.name
+  ):
     began = time.perf_counter()
     rows[label] = [held_out(make, ratings, s) for s in range(_SEEDS.value)]
     spent = (time.perf_counter() - began) / _SEEDS.value
