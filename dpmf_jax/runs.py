@@ -12,6 +12,7 @@ the id is in the file of the key, it never stands for other noise.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -34,7 +35,7 @@ from dpmf_jax.data.ratings import Ratings
 from dpmf_jax.data.rows import Data, Rows
 from dpmf_jax.metrics import rmse
 from dpmf_jax.training import Report
-from dpmf_jax.types import Guarantee, System
+from dpmf_jax.types import Guarantee, Release, System
 
 FINISHED = 'certificate.json'  # written last: it marks a finished run
 OUTPUTS = (
@@ -198,6 +199,12 @@ def charger(
   return callback
 
 
+@functools.partial(jax.jit, static_argnames=('model',))
+def _model(model, state, data):
+  # Every report runs it, and users' own fits are many small operations.
+  return model(state, data)
+
+
 def curve_recorder(
   system: System, data: Data, test: Rows | None, scale
 ) -> tuple[list[dict], Callable[[Report], None]]:
@@ -210,7 +217,7 @@ def curve_recorder(
   began = time.monotonic()
 
   def callback(report: Report) -> None:
-    model = system.model(report.state, data)
+    model = _model(system.model, report.state, data)
     point = {
       'step': report.step,
       'train_rmse': rmse(data.by_user, model, scale),
@@ -271,13 +278,18 @@ def write_model(
   state: Any,
   data: Data,
   train: Ratings,
-) -> None:
-  """Writes the release, the ids, and under private/ what must stay secret."""
+) -> Release:
+  """Writes the release, the ids, and under private/ what must stay secret.
+
+  Returns:
+    Both sides, for the curator's own metrics.
+  """
   release = system.release(key, state, data)
+  model = _model(system.model, state, data)
   covered = files.named_leaves(release)
   rest = {
     name: leaf
-    for name, leaf in files.named_leaves(system.model(state, data)).items()
+    for name, leaf in files.named_leaves(model).items()
     if name not in covered
   }
   if rest:
@@ -290,6 +302,7 @@ def write_model(
     files.write_json(folder / serving.USERS, users, mode=0o600)
   files.write_json(folder / 'ids.json', ids)
   files.save_tree(folder / 'model.safetensors', release)
+  return model
 
 
 def finish(folder: Path, certificate: dict) -> None:

@@ -321,10 +321,9 @@ def _train() -> None:
       start=start,
     )
 
-  runs.write_model(folder, system, release_key, state, data, train)
+  model = runs.write_model(folder, system, release_key, state, data, train)
   lines = {} if test is None else metrics.baselines(train, test)
   errors = metrics.error_grid(ratings.scale)
-  model = system.model(state, data)
   shares = {
     part: metrics.error_cdf(rows, model, errors, ratings.scale).tolist()
     for part, rows in (('train', data.by_user), ('test', test_rows))
