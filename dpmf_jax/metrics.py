@@ -91,57 +91,6 @@ def error_grid(scale: tuple[float, float]) -> np.ndarray:
   return np.append(inner, width)
 
 
-def leave_one_out_auc(
-  train: Ratings,
-  test: Ratings,
-  user: np.ndarray,
-  item: np.ndarray,
-  *,
-  block: int = 256,
-) -> float:
-  """The mean chance that a left-out item is scored above an unrated one.
-
-  Over the whole catalogue: for each rating of `test`, the share of items that
-  its user has rated neither in `train` nor here that score less; ties count
-  half. The mean is over the ratings of `test` that have such items.
-
-  Reference: Rendle et al. (2009), section 6.2.
-
-  Args:
-    train: what the factors were trained on.
-    test: what was left out, usually one rating of each user.
-    user: [U, D] factors.
-    item: [I, D].
-    block: test ratings that are scored at once.
-  """
-  order = np.argsort(train.user, kind='stable')
-  rated = train.item[order]
-  start = np.searchsorted(train.user[order], np.arange(train.num_users + 1))
-  shares = []
-  for first in range(0, len(test), block):
-    users = test.user[first : first + block]
-    items = test.item[first : first + block]
-    scores = user[users] @ item.T  # [block, I]
-    seen = np.zeros(scores.shape, bool)
-    sizes = start[users + 1] - start[users]
-    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    place = np.repeat(np.arange(users.size), sizes)
-    seen[place, rated[np.repeat(start[users], sizes) + within]] = True
-    # Other ratings of the same user in `test` are no negatives, either.
-    same = test.user[None, :] == users[:, None]
-    at, other = np.nonzero(same)
-    seen[at, test.item[other]] = True
-    mine = scores[np.arange(users.size), items][:, None]
-    better = np.where(seen, 0.0, (mine > scores) + 0.5 * (mine == scores))
-    unrated = (~seen).sum(axis=1)
-    share = better.sum(axis=1) / np.maximum(unrated, 1)
-    shares.append(share[unrated > 0])
-  joined = np.concatenate(shares)
-  if not joined.size:
-    raise ValueError('no user has both a left-out rating and an unrated item')
-  return float(joined.mean())
-
-
 def bias_model(
   train: Ratings, *, ridge: float = 5.0, sweeps: int = 10
 ) -> tuple[float, np.ndarray, np.ndarray]:
