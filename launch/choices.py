@@ -259,12 +259,10 @@ def chosen(
     name = _SOUND.get(name, name)
   entry = SYSTEMS[name]
   variant = _variant(name, entry)
-  of: Any = entry.config
-  fields = {field.name for field in dataclasses.fields(of)}
   settings |= attributes.settings(
-    fields, ratings, dataset=dataset, data_dir=data_dir
+    _fields(entry), ratings, dataset=dataset, data_dir=data_dir
   )
-  config = _config(name, variant, ratings.scale, settings)
+  config = _config(name, variant, entry, ratings.scale, settings)
   return Chosen(name, variant, entry, config)
 
 
@@ -305,13 +303,14 @@ def _variant(name: str, entry) -> str:
   )
 
 
-def _config(name: str, variant: str, scale, chosen) -> Any:
-  """The config of the system from the flags, over what was `chosen`."""
-  from dpmf_jax.systems import SYSTEMS
+def _fields(entry) -> set[str]:
+  """The settings that its config has."""
+  return {field.name for field in dataclasses.fields(entry.config)}
 
-  entry = SYSTEMS[name]
-  of: Any = entry.config
-  fields = {field.name for field in dataclasses.fields(of)}
+
+def _config(name: str, variant: str, entry, scale, chosen) -> Any:
+  """The config of the system from the flags, over what was `chosen`."""
+  fields = _fields(entry)
   settings = {**entry.variants[variant], **chosen, 'scale': scale}
   for setting, flag in _SETTINGS.items():
     if flag.value is None:
@@ -343,12 +342,7 @@ def personalized(name: str) -> bool:
   """Whether a system reads the epsilon of each rating."""
   from dpmf_jax.systems import SYSTEMS
 
-  if name == 'auto':
-    return False
-  entry = SYSTEMS[name]
-  of: Any = entry.config
-  fields = {field.name for field in dataclasses.fields(of)}
-  return name.startswith('personalized') or 'personalized' in fields
+  return name != 'auto' and SYSTEMS[name].personal is not None
 
 
 def epsilon() -> float | None:

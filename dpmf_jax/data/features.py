@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from dpmf_jax.data.formats import read_user_table
+from dpmf_jax.data.formats import check_users_once, read_user_table
 from dpmf_jax.data.ids import places
 from dpmf_jax.data.ratings import DataError, Ratings
 
@@ -32,17 +32,9 @@ def read_user_features(
   good = np.isfinite(value).all(axis=1)
   if not good.all():
     raise DataError(f'{table.where(int((~good).argmax()))}: is not finite')
-  ids, index = table.users
-  place = places(ids, index, ratings.user_ids)
+  check_users_once(table)
+  place = places(*table.users, ratings.user_ids)
   known = np.flatnonzero(place >= 0)
-  if len(np.unique(index)) < len(index):
-    again = np.ones(len(index), bool)
-    again[np.unique(index, return_index=True)[1]] = False
-    row = int(again.argmax())
-    raise DataError(
-      f'{table.where(row)}: user {ids[index[row]]} is there before; keep one '
-      'line'
-    )
   missing = np.setdiff1d(np.arange(ratings.num_users), place[known])
   if len(missing):
     raise DataError(

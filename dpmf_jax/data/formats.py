@@ -189,6 +189,19 @@ def _open_table(path: str | os.PathLike[str]):
   return *_cut(raw, lines, _sniff(raw, file)), file
 
 
+def check_users_once(table: Column) -> None:
+  """Raises DataError at the first user that was there before."""
+  ids, index = table.users
+  if len(ids) == len(index):
+    return
+  again = np.ones(len(index), bool)
+  again[np.unique(index, return_index=True)[1]] = False
+  row = int(again.argmax())
+  raise DataError(
+    f'{table.where(row)}: user {ids[index[row]]} is there before; keep one line'
+  )
+
+
 def _user_column(fields, value: np.ndarray) -> Column:
   none = np.array([], np.int64)
   users = tokens.ids(fields, 0, 'user')

@@ -17,7 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpmf_jax.data.formats import Column, read_column, read_pairs
+from dpmf_jax.data.formats import (
+  Column,
+  check_users_once,
+  read_column,
+  read_pairs,
+)
 from dpmf_jax.data.ids import Where, places
 from dpmf_jax.data.ratings import DataError, Ratings
 from dpmf_jax.data.splits import uniforms
@@ -247,15 +252,7 @@ def _user_table(path: str | os.PathLike[str]) -> Column:
   """The users and epsilons of a file, each user once."""
   table = read_pairs(path, 'epsilon')
   _checked(table.value, 'epsilon', table.where)
-  ids, index = table.users
-  if len(ids) < len(index):
-    again = np.ones(len(index), bool)
-    again[np.unique(index, return_index=True)[1]] = False
-    row = int(again.argmax())
-    raise DataError(
-      f'{table.where(row)}: user {ids[index[row]]} is there before; keep one '
-      'line'
-    )
+  check_users_once(table)
   return table
 
 

@@ -53,6 +53,22 @@ def coins_below(probability: jax.Array) -> jax.Array:
   return low + high
 
 
+def cell_words(key: jax.Array, rows: Rows, *, by_user: bool) -> jax.Array:
+  """A random uint32 for each slot, laid out as `rows.value`.
+
+  It depends on the key and on the user and item alone, so that both
+  orientations of the same ratings have the same.
+  """
+  row = jnp.broadcast_to(rows.row[..., None], rows.column.shape)
+  user, item = (row, rows.column) if by_user else (rows.column, row)
+
+  def word(user, item):
+    cell = jax.random.fold_in(jax.random.fold_in(key, user), item)
+    return jax.random.bits(cell, dtype='uint32')
+
+  return jax.vmap(word)(user.ravel(), item.ravel()).reshape(user.shape)
+
+
 def sample(
   key: jax.Array, rows: Rows, probability: jax.Array, by_user: bool
 ) -> jax.Array:
@@ -61,14 +77,7 @@ def sample(
   A rating's coin depends on the key and on its user and item alone, so that
   both orientations of the same ratings keep the same.
   """
-  row = jnp.broadcast_to(rows.row[..., None], rows.column.shape)
-  user, item = (row, rows.column) if by_user else (rows.column, row)
-
-  def coin(user, item):
-    cell = jax.random.fold_in(jax.random.fold_in(key, user), item)
-    return jax.random.bits(cell, dtype='uint32')
-
-  drawn = jax.vmap(coin)(user.ravel(), item.ravel()).reshape(user.shape)
+  drawn = cell_words(key, rows, by_user=by_user)
   kept = (drawn < coins_below(probability)) | (probability >= 1)
-  used = jnp.arange(user.shape[-1])[None, None] < rows.length[..., None]
+  used = jnp.arange(drawn.shape[-1])[None, None] < rows.length[..., None]
   return (kept & used).astype(jnp.float32)

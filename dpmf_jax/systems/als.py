@@ -29,8 +29,8 @@ from dpmf_jax.accounting.events import checked_count
 from dpmf_jax.data.rows import Data, Rows
 from dpmf_jax.kernels import conjugate, normal
 from dpmf_jax.kernels.gradients import take
-from dpmf_jax.systems.settings import require, scale_check
-from dpmf_jax.types import Factors, Guarantee, Release, System
+from dpmf_jax.systems.settings import no_guarantee, require, scale_check
+from dpmf_jax.types import Factors, Release, System
 
 # Above this rank conjugate gradients are faster, and take no [R, D, D].
 _MOST_CHOLESKY = 64
@@ -281,15 +281,7 @@ def als(config: ALSConfig) -> System:
     model=_model,
     release=_release,
     steps=config.steps,
-    guarantee=Guarantee(
-      status='none',
-      unit='rating',
-      relation='replace',
-      adversary='none: this system is not private',
-      released=('user factors', 'item factors', 'mean rating'),
-      secret=(),
-      assumptions=(),
-      mechanism='none',
-      event=None,
+    guarantee=no_guarantee(
+      'replace', ('user factors', 'item factors', 'mean rating')
     ),
   )

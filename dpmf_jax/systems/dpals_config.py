@@ -11,6 +11,7 @@ from dpmf_jax.accounting.events import checked_count
 from dpmf_jax.accounting.sensitivity import TAIL_SHARE
 from dpmf_jax.kernels import user_sums
 from dpmf_jax.mechanisms import noise
+from dpmf_jax.systems import assumptions
 from dpmf_jax.systems.settings import require, scale_check
 from dpmf_jax.systems.user_choice import rank_for
 from dpmf_jax.types import Guarantee, Relation
@@ -193,8 +194,7 @@ ADVERSARY = (
   'their own ratings (joint differential privacy)'
 )
 ASSUMPTIONS = (
-  'The rating scale and all settings are public and were not chosen by '
-  'looking at the ratings.',
+  assumptions.PUBLIC_SETTINGS,
   'The list of item ids and the number of users are public, and the same '
   'whether or not a user is there: a user who is not there is one without '
   'ratings. Where these were taken from the ratings file, an item that a '
@@ -205,9 +205,7 @@ ASSUMPTIONS = (
   'protected less.',
   'Each user sees only their own vector and bias; these are computed from '
   'their own ratings and are not covered.',
-  'This covers one release. Every further release computed from the same '
-  'ratings adds to the loss, also that of a run thrown away after its '
-  'accuracy was seen.',
+  assumptions.ONE_RELEASE,
   'The random generator (Threefry, 64-bit key) is as good as random. Terms of '
   "users are integers and their sums exact; a user's own terms come from "
   'exact sums and float32 operations on single numbers, which are taken to '

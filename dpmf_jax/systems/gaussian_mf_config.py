@@ -16,7 +16,13 @@ from dpmf_jax import accounting
 from dpmf_jax.accounting.events import checked_count
 from dpmf_jax.accounting.sensitivity import TAIL_SHARE
 from dpmf_jax.mechanisms import noise
-from dpmf_jax.systems.settings import require, scale_check
+from dpmf_jax.systems import assumptions
+from dpmf_jax.systems.settings import (
+  relation_check,
+  require,
+  scale_check,
+  variant_check,
+)
 from dpmf_jax.types import Guarantee, Relation
 
 
@@ -78,11 +84,8 @@ class GaussianMFConfig:
       checked_count(field, getattr(self, field))
     require(
       self,
-      variant=(self.variant in ('paper', 'sound'), "'paper' or 'sound'"),
-      relation=(
-        self.relation in ('replace', 'add_remove'),
-        "'replace' or 'add_remove'",
-      ),
+      variant=variant_check(self.variant),
+      relation=relation_check(self.relation),
       scale=scale_check(self.scale),
       delta=(0 < self.delta <= 0.25, 'in (0, 1/4]'),
       rank=(
@@ -258,23 +261,15 @@ _ADVERSARY = (
   'lists, the code and its settings, but not the random key'
 )
 _ASSUMPTIONS = (
-  'The rating scale and all settings are public and were not chosen by '
-  'looking at the ratings.',
-  'The lists of user and item ids are public; where they were taken from the '
-  'ratings file, so is the fact that each of them has at least one rating.',
-  'A rating is what is left of a (user, item) pair once duplicates are '
-  'resolved.',
-  'This covers one release. Every further release computed from the same '
-  'ratings adds to the loss, also that of a run thrown away after its '
-  'accuracy was seen.',
+  assumptions.PUBLIC_SETTINGS,
+  assumptions.PUBLIC_IDS,
+  assumptions.ONE_OF_DUPLICATES,
+  assumptions.ONE_RELEASE,
   'The random generator (Threefry, 64-bit key) is as good as random. Sums of '
   'ratings are exact, and noise is rounded to their lattice and dithered, but '
   'each Gaussian is evaluated in float32, from 64 random bits for the radius '
   'of a pair and 32 for its angle, and ends at 9.5 standard deviations; delta '
   'pays for the end of the tails. Timing and memory are not covered.',
-)
-_ONE_RATING = (
-  'Several ratings of one user together are protected less than one alone.'
 )
 
 
@@ -304,9 +299,9 @@ def guarantee(config: GaussianMFConfig) -> Guarantee:
       mechanism=mechanism,
       event=event(config),
     )
-  extra = (_ONE_RATING,)
+  extra = (assumptions.ONE_RATING,)
   if config.relation == 'replace':
-    extra += ('Which user rated which item is public.',)
+    extra += (assumptions.PUBLIC_PAIRS,)
   return Guarantee(
     status='proved',
     unit='rating',

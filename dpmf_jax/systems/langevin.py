@@ -21,8 +21,9 @@ from dpmf_jax import accounting
 from dpmf_jax.data.rows import Data, Rows
 from dpmf_jax.kernels.gradients import gradients
 from dpmf_jax.mechanisms.noise import coarse_normal
-from dpmf_jax.systems import sgld
-from dpmf_jax.systems.settings import require
+from dpmf_jax.mechanisms.sampling import cell_words
+from dpmf_jax.systems import assumptions, sgld
+from dpmf_jax.systems.settings import no_guarantee, require
 from dpmf_jax.types import Factors, Guarantee, Release, System
 
 
@@ -82,14 +83,7 @@ def perturbed(
   Laplace noise, on its own and for all that is computed from it; this one is
   float32, from 32 bits, and ends at 22 times its scale.
   """
-  row = jnp.broadcast_to(rows.row[..., None], rows.column.shape)
-  user, item = (row, rows.column) if by_user else (rows.column, row)
-
-  def draw(user, item):
-    cell = jax.random.fold_in(jax.random.fold_in(key, user), item)
-    return jax.random.bits(cell, dtype='uint32')
-
-  words = jax.vmap(draw)(user.ravel(), item.ravel()).reshape(user.shape)
+  words = cell_words(key, rows, by_user=by_user)
   size = -jnp.log(((words >> 1).astype(jnp.float32) + 1) * 2.0**-31)
   return rows.value + scale * jnp.where(words & 1, size, -size)
 
@@ -200,16 +194,10 @@ def langevin(config: LangevinConfig) -> System:
 def guarantee(config: LangevinConfig) -> Guarantee:
   """The paper's claim for perturbed ratings, or that there is none."""
   if config.variant == 'none':
-    return Guarantee(
-      status='none',
-      unit='rating',
-      relation='replace',
-      adversary='none: this system is not private',
-      released=('user factors', 'item factors'),
-      secret=(),
-      assumptions=(),
-      mechanism='none: the noise of a sampler is not calibrated to anything',
-      event=None,
+    return no_guarantee(
+      'replace',
+      ('user factors', 'item factors'),
+      'none: the noise of a sampler is not calibrated to anything',
     )
   assert config.epsilon is not None  # checked by the config
   tau = config.scale[1] - config.scale[0]
@@ -221,7 +209,7 @@ def guarantee(config: LangevinConfig) -> Guarantee:
     released=('user factors', 'item factors'),
     secret=('ratings', 'random key'),
     assumptions=(
-      'Which user rated which item is public.',
+      assumptions.PUBLIC_PAIRS,
       'The noise is as good as exact Laplace noise; it is float32.',
     ),
     mechanism=f'Laplace noise of scale {tau / config.epsilon:g} on each '

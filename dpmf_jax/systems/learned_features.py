@@ -18,6 +18,7 @@ from dpmf_jax import accounting
 from dpmf_jax.data.rows import Data
 from dpmf_jax.systems import noisy_equations
 from dpmf_jax.systems import objective_pmf_config as objective
+from dpmf_jax.systems.assumptions import PUBLIC_FEATURES
 from dpmf_jax.systems.gaussian_mf import gaussian_mf
 from dpmf_jax.systems.gaussian_mf_config import GaussianMFConfig
 from dpmf_jax.types import Factors, Guarantee, Release, System
@@ -122,7 +123,7 @@ def _guarantee(first: Guarantee, second: Guarantee) -> Guarantee:
   assumptions = tuple(
     text
     for text in second.assumptions
-    if text != objective.PUBLIC and text not in first.assumptions
+    if text != PUBLIC_FEATURES and text not in first.assumptions
   )
   return dataclasses.replace(
     second,

@@ -12,6 +12,7 @@ import numpy as np
 from dpmf_jax import accounting
 from dpmf_jax.accounting.events import checked_count
 from dpmf_jax.mechanisms import noise, records
+from dpmf_jax.systems import assumptions
 from dpmf_jax.systems.settings import require, scale_check
 from dpmf_jax.types import Guarantee, Relation, Unit
 
@@ -240,10 +241,8 @@ def traffic(config: LocalMFConfig, num_items: int) -> Traffic:
 
 
 _COMMON = (
-  'The rating scale and all settings are public and were not chosen by looking '
-  'at the ratings.',
-  'The lists of user and item ids are public; where they were taken from the '
-  'ratings file, so is the fact that each of them has at least one rating.',
+  assumptions.PUBLIC_SETTINGS,
+  assumptions.PUBLIC_IDS,
 )
 _LOCAL = (
   *_COMMON,
@@ -275,9 +274,7 @@ _SUMMED = (
   'Noise is added to the sums inside of the secure aggregation, once in total, '
   'by a party that does not tell it and shows nothing but the noisy sums. The '
   'protocol is not part of this.',
-  'This covers one release. Every further release computed from the same '
-  'ratings adds to the loss, also that of a run thrown away after its '
-  'accuracy was seen.',
+  assumptions.ONE_RELEASE,
   'The random generator (Threefry, 64-bit key) is as good as random. Sums are '
   'exact, and noise is rounded to their lattice and dithered, but each '
   'Gaussian is evaluated in float32, from 64 random bits for the radius of a '

@@ -19,11 +19,12 @@ from dpmf_jax.data.rows import Data
 from dpmf_jax.kernels.gradients import gradients
 from dpmf_jax.systems.settings import (
   ADAM,
+  no_guarantee,
   optimizer_state,
   require,
   scale_check,
 )
-from dpmf_jax.types import Factors, Guarantee, Release, System
+from dpmf_jax.types import Factors, Release, System
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,15 +150,7 @@ def nonprivate(config: NonprivateConfig) -> System:
     model=_model,
     release=_release,
     steps=config.steps,
-    guarantee=Guarantee(
-      status='none',
-      unit='rating',
-      relation='replace',
-      adversary='none: this system is not private',
-      released=('user factors', 'item factors', 'mean rating'),
-      secret=(),
-      assumptions=(),
-      mechanism='none',
-      event=None,
+    guarantee=no_guarantee(
+      'replace', ('user factors', 'item factors', 'mean rating')
     ),
   )

@@ -81,11 +81,4 @@ def _paper(config: ObjectivePMFConfig) -> System:
   def init(key: jax.Array, data: Data) -> pmf.State:
     return pmf.start(key, data, hyper, rank=config.rank)
 
-  return System(
-    init=init,
-    step=pmf.stages_step(config.noise),
-    model=pmf.stages_model,
-    release=pmf.stages_release,
-    steps=config.pmf_steps + config.noise_steps,
-    guarantee=guarantee(config, config.rank),
-  )
+  return pmf.stages_system(config, init, guarantee(config, config.rank))

@@ -12,10 +12,13 @@ from dpmf_jax import accounting
 from dpmf_jax.accounting.events import checked_count
 from dpmf_jax.kernels import huber, normal
 from dpmf_jax.mechanisms import laplace
+from dpmf_jax.systems import assumptions
 from dpmf_jax.systems.settings import (
   check_most_epsilon,
+  relation_check,
   require,
   scale_check,
+  variant_check,
 )
 from dpmf_jax.types import Guarantee, Relation
 
@@ -84,11 +87,8 @@ class ObjectivePMFConfig:
       checked_count(field, getattr(self, field))
     require(
       self,
-      variant=(self.variant in ('paper', 'sound'), "'paper' or 'sound'"),
-      relation=(
-        self.relation in ('replace', 'add_remove'),
-        "'replace' or 'add_remove'",
-      ),
+      variant=variant_check(self.variant),
+      relation=relation_check(self.relation),
       scale=scale_check(self.scale),
       epsilon=(0 < self.epsilon < np.inf, 'positive and finite'),
       delta=(0 <= self.delta < 1, 'in [0, 1)'),
@@ -252,24 +252,16 @@ _GENERATOR = (
   'The random generator (Threefry, 64-bit key) is as good as random. Sums of '
   'ratings are exact, and '
 )
-PUBLIC = (
-  'The rating scale, the user features and all settings are public and were '
-  'not chosen by looking at the ratings.'
-)
 ASSUMPTIONS = (
-  PUBLIC,
-  'The lists of user and item ids are public; where they were taken from the '
-  'ratings file, so is the fact that each of them has at least one rating.',
-  'A rating is what is left of a (user, item) pair once duplicates are '
-  'resolved.',
-  'This covers one release. Every further release computed from the same '
-  'ratings adds to the loss, also that of a run thrown away after its '
-  'accuracy was seen.',
+  assumptions.PUBLIC_FEATURES,
+  assumptions.PUBLIC_IDS,
+  assumptions.ONE_OF_DUPLICATES,
+  assumptions.ONE_RELEASE,
   _GENERATOR + 'noise is rounded to their lattice and dithered, but it is made '
   'of Gaussians evaluated in float32 from 64 random bits that end at 9.5 '
   'standard deviations, which leaves a delta below 1e-9 uncovered. Timing and '
   'memory are not covered.',
-  'Several ratings of one user together are protected less than one alone.',
+  assumptions.ONE_RATING,
 )
 # For loss='huber': as above, but for what is said of the noise.
 _HUBER_ASSUMPTIONS = tuple(
@@ -326,7 +318,7 @@ def guarantee(config: ObjectivePMFConfig, rank: int) -> Guarantee:
     )
   extra = ()
   if config.relation == 'replace':
-    extra = ('Which user rated which item is public.',)
+    extra = (assumptions.PUBLIC_PAIRS,)
   moved = 'b' if config.relation == 'replace' else '(count_scale A, b)'
   return Guarantee(
     status='proved',

@@ -230,14 +230,7 @@ def _paper(config: PersonalizedPMFConfig) -> System:
       start_key, data, hyper, rank=config.rank, weights=Factors(*kept)
     )
 
-  return System(
-    init=init,
-    step=pmf.stages_step(config.noise),
-    model=pmf.stages_model,
-    release=pmf.stages_release,
-    steps=config.pmf_steps + config.noise_steps,
-    guarantee=guarantee(config),
-  )
+  return pmf.stages_system(config, init, guarantee(config))
 
 
 def _level(rows) -> jax.Array:

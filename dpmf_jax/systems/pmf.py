@@ -17,6 +17,7 @@ by gradient descent, from where stage 1 left the items.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, cast
 
 import jax
@@ -31,7 +32,7 @@ from dpmf_jax.systems.objective_pmf_config import (
   ObjectivePMFConfig,
   paper_noise_scale,
 )
-from dpmf_jax.types import Factors, Release
+from dpmf_jax.types import Factors, Guarantee, Release, System
 
 Noise = Literal['once', 'every_step']
 
@@ -166,6 +167,22 @@ def stages_step(noise: Noise):
     return state, Info(norm)
 
   return step
+
+
+def stages_system(
+  config: ObjectivePMFConfig,
+  init: Callable[[jax.Array, Data], State],
+  guarantee: Guarantee,
+) -> System:
+  """Both stages, from the state that `init` gives."""
+  return System(
+    init=init,
+    step=stages_step(config.noise),
+    model=stages_model,
+    release=stages_release,
+    steps=config.pmf_steps + config.noise_steps,
+    guarantee=guarantee,
+  )
 
 
 def _fresh(key: jax.Array, like: jax.Array, data: Data) -> jax.Array:

@@ -12,6 +12,7 @@ from dpmf_jax.accounting.events import checked_count
 from dpmf_jax.accounting.sensitivity import TAIL_SHARE
 from dpmf_jax.kernels import normal
 from dpmf_jax.mechanisms import laplace, noise
+from dpmf_jax.systems import assumptions
 from dpmf_jax.systems.settings import (
   check_most_epsilon,
   require,
@@ -134,11 +135,9 @@ class PowerMFConfig:
   def _check_arithmetic(self):
     """Refuses scales that float32 cannot tell apart well enough."""
     low, high = self.scale
-    width = high - low
-    if not 1e-6 <= width <= 1e6 or max(abs(low), abs(high)) > 64 * width:
+    if max(abs(low), abs(high)) > 64 * (high - low):
       raise ValueError(
-        f'scale={self.scale!r} is too narrow, too wide or too far from 0 for '
-        'float32: shift or scale the ratings'
+        f'scale={self.scale!r} is too far from 0 for float32: shift the ratings'
       )
     if not 1e-3 <= self.residual_bound <= 16:
       raise ValueError(
@@ -254,20 +253,16 @@ _ADVERSARY = (
 _ASSUMPTIONS = (
   'The rating scale and all settings, the rank and the number of rounds among '
   'them, are public and were not chosen by looking at the ratings.',
-  'The lists of user and item ids are public; where they were taken from the '
-  'ratings file, so is the fact that each of them has at least one rating.',
-  'A rating is what is left of a (user, item) pair once duplicates are '
-  'resolved.',
-  'This covers one release. Every further release computed from the same '
-  'ratings adds to the loss, also that of a run thrown away after its '
-  'accuracy was seen.',
+  assumptions.PUBLIC_IDS,
+  assumptions.ONE_OF_DUPLICATES,
+  assumptions.ONE_RELEASE,
   'Each user fits a bias, a slope and a vector to their own ratings and keeps '
   'them: they are not covered.',
   'The random generator (Threefry, 64-bit key) is as good as random. Sums of '
   'ratings are exact, and noise is rounded to their lattice and dithered, but '
   'it is evaluated in float32 from 64 random bits and ends at 9.5 standard '
   'deviations; {tails}. Timing and memory are not covered.',
-  'Several ratings of one user together are protected less than one alone.',
+  assumptions.ONE_RATING,
 )
 
 

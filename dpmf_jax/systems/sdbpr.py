@@ -36,8 +36,8 @@ from dpmf_jax.systems.client_blocks import (
 )
 from dpmf_jax.systems.client_errors import choice
 from dpmf_jax.systems.sdmf_config import SDCFSettings, guarantee
-from dpmf_jax.systems.settings import require
-from dpmf_jax.types import Factors, Guarantee, Release, System
+from dpmf_jax.systems.settings import no_guarantee, require
+from dpmf_jax.types import Factors, Release, System
 
 Sign = Literal['true', 'perturbed']
 
@@ -276,17 +276,7 @@ def sdbpr(config: SDBPRConfig) -> System:
       model=_open_model,
       steps=config.steps,
       release=_open_release,
-      guarantee=Guarantee(
-        status='none',
-        unit='rating',
-        relation='add_remove',
-        adversary='none: this system is not private',
-        released=('user factors', 'item factors'),
-        secret=(),
-        assumptions=(),
-        mechanism='none',
-        event=None,
-      ),
+      guarantee=no_guarantee('add_remove', ('user factors', 'item factors')),
     )
   return System(
     init=init,

@@ -33,8 +33,8 @@ from dpmf_jax.systems.client_blocks import (
 )
 from dpmf_jax.systems.client_errors import choice, sent_errors
 from dpmf_jax.systems.sdmf_config import SDCFSettings, guarantee
-from dpmf_jax.systems.settings import require
-from dpmf_jax.types import Factors, Guarantee, Release, System
+from dpmf_jax.systems.settings import no_guarantee, require
+from dpmf_jax.types import Factors, Release, System
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -430,17 +430,7 @@ def sdfm(config: SDFMConfig) -> System:
       model=model,
       steps=config.steps,
       release=open_release,
-      guarantee=Guarantee(
-        status='none',
-        unit='rating',
-        relation='add_remove',
-        adversary='none: this system is not private',
-        released=('user factors', 'item factors'),
-        secret=(),
-        assumptions=(),
-        mechanism='none',
-        event=None,
-      ),
+      guarantee=no_guarantee('add_remove', ('user factors', 'item factors')),
     )
   claim = guarantee(config, ('item factors', 'what clients send'))
   return System(

@@ -7,6 +7,8 @@ from typing import Any
 import jax.numpy as jnp
 import optax
 
+from dpmf_jax.types import Guarantee, Relation
+
 
 def require(config: object, **checks: tuple[bool, str]) -> None:
   """Raises ValueError for the first field whose check does not hold.
@@ -26,6 +28,35 @@ def scale_check(scale: tuple[float, float]) -> tuple[bool, str]:
   # float32 holds labels and noise of such a width.
   holds = 1e-6 <= high - low <= 1e6
   return holds, '(lowest, highest) with lowest < highest, 1e-6 to 1e6 apart'
+
+
+def relation_check(relation: str) -> tuple[bool, str]:
+  """The check of a neighbouring relation, for `require`."""
+  return relation in ('replace', 'add_remove'), "'replace' or 'add_remove'"
+
+
+def variant_check(variant: str) -> tuple[bool, str]:
+  """The check of a variant that is 'paper' or 'sound', for `require`."""
+  return variant in ('paper', 'sound'), "'paper' or 'sound'"
+
+
+def no_guarantee(
+  relation: Relation,
+  released: tuple[str, ...],
+  mechanism: str = 'none',
+) -> Guarantee:
+  """What is stated of a system that is not private."""
+  return Guarantee(
+    status='none',
+    unit='rating',
+    relation=relation,
+    adversary='none: this system is not private',
+    released=released,
+    secret=(),
+    assumptions=(),
+    mechanism=mechanism,
+    event=None,
+  )
 
 
 def check_most_epsilon(config: Any, most: float) -> None:

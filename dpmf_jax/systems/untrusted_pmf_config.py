@@ -10,7 +10,13 @@ import numpy as np
 from dpmf_jax import accounting
 from dpmf_jax.accounting.events import checked_count
 from dpmf_jax.mechanisms import shares
-from dpmf_jax.systems.settings import require, scale_check
+from dpmf_jax.systems import assumptions
+from dpmf_jax.systems.settings import (
+  relation_check,
+  require,
+  scale_check,
+  variant_check,
+)
 from dpmf_jax.types import Guarantee, Relation
 
 View = Literal['public', 'recommender', 'third_party']
@@ -91,11 +97,8 @@ class UntrustedPMFConfig:
     kinds = ('static', 'dynamic')
     require(
       self,
-      variant=(self.variant in ('paper', 'sound'), "'paper' or 'sound'"),
-      relation=(
-        self.relation in ('replace', 'add_remove'),
-        "'replace' or 'add_remove'",
-      ),
+      variant=variant_check(self.variant),
+      relation=relation_check(self.relation),
       scale=scale_check(self.scale),
       epsilon=(0 < self.epsilon < np.inf, positive),
       delta=(0 <= self.delta < 1, 'in [0, 1)'),
@@ -227,16 +230,11 @@ ASSUMPTIONS = (
   'exact one for each coordinate, which leaves a delta below 1e-9 uncovered. '
   'Whoever holds its key, or runs it, is '
   'trusted. Timing and memory are not covered.',
-  'The rating scale, the user features and all settings are public and were '
-  'not chosen by looking at the ratings.',
-  'The lists of user and item ids are public; where they were taken from the '
-  'ratings file, so is the fact that each of them has at least one rating.',
-  'A rating is what is left of a (user, item) pair once duplicates are '
-  'resolved.',
-  'This covers one release. Every further release computed from the same '
-  'ratings adds to the loss, also that of a run thrown away after its '
-  'accuracy was seen.',
-  'Several ratings of one user together are protected less than one alone.',
+  assumptions.PUBLIC_FEATURES,
+  assumptions.PUBLIC_IDS,
+  assumptions.ONE_OF_DUPLICATES,
+  assumptions.ONE_RELEASE,
+  assumptions.ONE_RATING,
 )
 CLAIM = (
   'This is what the paper claims, not what is true: the recommender drew H and '
@@ -281,7 +279,7 @@ def guarantee(config: UntrustedPMFConfig) -> Guarantee:
   c = config.colluders
   extra = ()
   if config.relation == 'replace':
-    extra = ('Which user rated which item is public.',)
+    extra = (assumptions.PUBLIC_PAIRS,)
   moved = 'b' if config.relation == 'replace' else '(A, b)'
   return Guarantee(
     status='proved',

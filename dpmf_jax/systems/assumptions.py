@@ -1,0 +1,27 @@
+"""Sentences that several guarantees assume, said in one way."""
+
+PUBLIC_SETTINGS = (
+  'The rating scale and all settings are public and were not chosen by '
+  'looking at the ratings.'
+)
+PUBLIC_FEATURES = (
+  'The rating scale, the user features and all settings are public and were '
+  'not chosen by looking at the ratings.'
+)
+PUBLIC_IDS = (
+  'The lists of user and item ids are public; where they were taken from the '
+  'ratings file, so is the fact that each of them has at least one rating.'
+)
+ONE_OF_DUPLICATES = (
+  'A rating is what is left of a (user, item) pair once duplicates are '
+  'resolved.'
+)
+ONE_RELEASE = (
+  'This covers one release. Every further release computed from the same '
+  'ratings adds to the loss, also that of a run thrown away after its '
+  'accuracy was seen.'
+)
+ONE_RATING = (
+  'Several ratings of one user together are protected less than one alone.'
+)
+PUBLIC_PAIRS = 'Which user rated which item is public.'
