@@ -281,7 +281,6 @@ def _named(ratings) -> tuple[str, dict[str, Any]]:
     num_items=ratings.num_items,
     epsilon=epsilon,
     delta=delta,
-    scale=ratings.scale,
   )
 
 

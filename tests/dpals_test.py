@@ -18,6 +18,7 @@ from dpmf_jax.kernels import user_sums
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.sharding import device_mesh, training_data
 from dpmf_jax.systems import SYSTEMS, dpals, dpals_items, dpals_users
+from dpmf_jax.systems.choice import choice
 from dpmf_jax.systems.dpals_config import (
   DPALSConfig,
   check_tails,
@@ -26,7 +27,7 @@ from dpmf_jax.systems.dpals_config import (
   rank_of,
   sensitivity,
 )
-from dpmf_jax.systems.user_choice import rank_for, user_level_settings
+from dpmf_jax.systems.user_choice import rank_for
 from dpmf_jax.training import fit
 
 SCALE = (1.0, 5.0)
@@ -505,10 +506,9 @@ def test_the_rank_comes_from_public_facts():
   with pytest.raises(ValueError, match='num_items=0'):
     rank_for(1.0, 5, 0)
   for epsilon in (0.1, 5.0, 20.0):
-    name, chosen = user_level_settings(
-      num_users=6040, num_items=3706, scale=SCALE, epsilon=epsilon, delta=DELTA
-    )
-    config = SYSTEMS[name].config(**chosen)
+    given = {'epsilon': epsilon, 'delta': DELTA}
+    name, chosen = choice('user', num_users=6040, num_items=3706, **given)
+    config = SYSTEMS[name].config(scale=SCALE, **given, **chosen)
     default = dataclasses.replace(config, rank=None)
     assert rank_of(default, 6040, 3706) == config.rank
 

@@ -499,7 +499,6 @@ def test_the_rule_is_what_the_documents_say(name, epsilon, rank, rounds):
     num_items=items,
     epsilon=epsilon,
     delta=1e-6,
-    scale=SCALE,
   )
   assert system == 'power_mf'
   assert given == {'relation': 'add_remove', 'rank': rank, 'rounds': rounds}
@@ -507,7 +506,7 @@ def test_the_rule_is_what_the_documents_say(name, epsilon, rank, rounds):
 
 
 def test_the_rule_has_no_factors_without_a_delta_and_knows_its_limits():
-  of = functools.partial(choice, num_items=9, epsilon=1.0, scale=SCALE)
+  of = functools.partial(choice, num_items=9, epsilon=1.0)
   assert of('rating', num_users=9, delta=0.0)[1]['rank'] == 0
   assert of('user', num_users=9, delta=1e-6)[0] == 'dpals'
   with pytest.raises(ValueError, match="unit='item'"):

@@ -10,7 +10,9 @@ from dpmf_jax.auditing import value_channel
 STARS = (1.0, 2.0, 3.0, 4.0, 5.0)
 
 
-def client(seed, *, rounds=60, num_items=200, rank=8, num_rated=40, noise=0.02):
+def client(
+  seed, *, rounds=60, num_items=200, rank=8, num_rated=40, noise=0.02, fake=1.0
+):
   """A transcript as in SDMF: true residuals, or ones that are drawn anew.
 
   Bits do not depend on what is rated, as good as they can be: each item is
@@ -26,8 +28,8 @@ def client(seed, *, rounds=60, num_items=200, rank=8, num_rated=40, noise=0.02):
   rating[rated] = rng.integers(1, 6, num_rated)
   residual = np.einsum('td,tid->ti', user, items) - rating
   own = residual[:, rated]
-  fake = own.mean() + own.std() * rng.normal(size=residual.shape)
-  residual = np.where(np.isnan(residual), fake, residual)
+  made_up = own.mean() + own.std() * rng.normal(size=residual.shape)
+  residual = np.where(np.isnan(residual), fake * made_up, residual)
   seen = rng.random((rounds, num_items)) < 0.5
   sent = residual[:, :, None] * user[:, None]
   sent = sent + noise * rng.normal(size=sent.shape)
@@ -45,6 +47,16 @@ def test_a_client_is_read_from_what_it_sends():
   assert found.recovered > 0.9
   # Ratings that were not given are not made up for most of the others.
   assert (found.flagged & np.isnan(rating)).mean() < 0.05
+
+
+def test_made_up_residuals_near_zero_give_rated_items_away():
+  # As for a large eps_g, which cuts made-up residuals off at a small alpha.
+  sent, seen, items, rating, user = client(7, fake=0.02)
+  found = value_channel.attack(
+    sent, seen, items, levels=STARS, rating=rating, user=user
+  )
+  assert found.rated.area > 0.95
+  assert found.recovered > 0.8
 
 
 def test_where_all_residuals_are_made_up_nothing_is_found():
@@ -105,11 +117,11 @@ def test_the_area_is_the_mann_whitney_statistic():
     value_channel.roc([1.0, 2.0], [True, True])
 
 
-def test_variances_count_what_was_seen():
+def test_steadiness_counts_what_was_seen():
   residual = np.array([[1.0, 5.0, 1.0], [3.0, 6.0, 9.0], [9.0, 7.0, 9.0]])
   seen = np.array([[1, 1, 1], [1, 1, 0], [0, 1, 0]], bool)
-  found = value_channel.variances(residual, seen)
-  np.testing.assert_allclose(found[:2], [2.0, 1.0])
+  found = value_channel.steadiness(residual, seen)
+  np.testing.assert_allclose(np.exp(found[:2]), [4.0 / 2.0, 36.0 / 1.0])
   assert np.isnan(found[2])
 
 

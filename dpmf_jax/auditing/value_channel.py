@@ -8,7 +8,8 @@ step size and the ridge can subtract what is public and scale the rest. It then
 sees `sent` = e p_u + noise, [T, I, D], and does not need to know any rating:
 
 - all rows of a round are multiples of one vector: that is p_u's direction;
-- residuals of rated items hardly move between rounds, made-up ones do;
+- residuals of rated items hardly move between rounds, made-up ones do, or are
+  near 0 where eps_g is large: a rated item's mean stands out from its spread;
 - with p_u and e, a rating is <p_u, q_i> - e.
 
 Reference: Jiang, Li and Lin, SDCF, sections on SDMF; the truth enters here
@@ -40,9 +41,10 @@ class Findings(NamedTuple):
 
   Attributes:
     rated: how well it tells rated from unrated items, among items seen twice.
-    cosine: of p_u's recovered direction, least over rounds, sign aside.
+    cosine: of p_u's recovered direction, median over rounds, sign aside.
     flagged: [I] bool, the items that it takes to be rated.
     ratings: [I] its ratings of these; NaN elsewhere.
+    score: [I] that it goes by, see `steadiness`; NaN if seen less than twice.
     recovered: part of the rated items it has seen twice whose rating it has
       exactly (to the nearest level), flagged ones only.
   """
@@ -51,6 +53,7 @@ class Findings(NamedTuple):
   cosine: float
   flagged: np.ndarray
   ratings: np.ndarray
+  score: np.ndarray
   recovered: float
 
 
@@ -85,10 +88,10 @@ def attack(
     )
   direction = directions(sent, seen)
   residual = np.einsum('tid,td->ti', sent, direction)
-  spread = variances(residual, seen)
-  known = np.isfinite(spread)
+  score = steadiness(residual, seen)
+  known = ~np.isnan(score)
   truth = ~np.isnan(rating)
-  flagged = known & (np.log(spread + 1e-30) < _cut(np.log(spread[known])))
+  flagged = known & (np.nan_to_num(score) > _cut(score[known]))
   guessed = guessed_ratings(
     residual, seen & flagged, direction, items, levels=levels
   )
@@ -96,10 +99,11 @@ def attack(
   length = np.linalg.norm(user, axis=1)
   cosine = np.abs(np.einsum('td,td->t', direction, user)) / length
   return Findings(
-    rated=roc(-spread[known], truth[known]),
-    cosine=float(cosine.min()),
+    rated=roc(score[known], truth[known]),
+    cosine=float(np.median(cosine)),
     flagged=flagged,
     ratings=np.where(flagged, guessed, np.nan),
+    score=score,
     recovered=float(right.sum() / max((truth & known).sum(), 1)),
   )
 
@@ -120,13 +124,16 @@ def directions(sent: np.ndarray, seen: np.ndarray) -> np.ndarray:
   return np.stack(found)
 
 
-def variances(residual: np.ndarray, seen: np.ndarray) -> np.ndarray:
-  """The variance over rounds [I] of what was seen; NaN if less than twice."""
+def steadiness(residual: np.ndarray, seen: np.ndarray) -> np.ndarray:
+  """log(mean^2 / variance) over rounds [I]; NaN if seen less than twice."""
   count = seen.sum(axis=0)
   enough = np.maximum(count, 2)
   mean = np.where(seen, residual, 0.0).sum(axis=0) / np.maximum(count, 1)
   square = np.where(seen, np.square(residual - mean), 0.0).sum(axis=0)
-  return np.where(count >= 2, square / (enough - 1), np.nan)
+  found = np.log(np.square(mean) + 1e-30) - np.log(
+    square / (enough - 1) + 1e-30
+  )
+  return np.where(count >= 2, found, np.nan)
 
 
 def _cut(values: np.ndarray) -> float:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from dpmf_jax.accounting import gaussian
-from dpmf_jax.systems.user_choice import user_level_settings
+from dpmf_jax.systems.user_choice import rank_for
 from dpmf_jax.types import Unit
 
 # Chosen on MovieLens-100K and 1M; see docs/results.md.
@@ -36,7 +36,6 @@ def choice(
   num_items: int,
   epsilon: float,
   delta: float,
-  scale: tuple[float, float],
 ) -> tuple[str, dict[str, Any]]:
   """(system, settings of its config) for these facts.
 
@@ -49,8 +48,9 @@ def choice(
     unit: what is protected.
     num_users, num_items: lengths of the id lists, which are public.
     epsilon, delta: of the guarantee.
-    scale: (lowest, highest) rating. No rule depends on it: settings are in
-      quarters of it. Nor does any on the number of ratings, which is private.
+
+  The scale of ratings has no part in it, as settings are in quarters of it,
+  nor has their number, which is private.
 
   Privacy: a function of public facts. U and I are the lengths of the id lists,
   which every certificate declares public; no rating is looked at.
@@ -60,13 +60,11 @@ def choice(
       f'num_users={num_users!r} and num_items={num_items!r} must be at least 1'
     )
   if unit == 'user':
-    return user_level_settings(
-      num_users=num_users,
-      num_items=num_items,
-      scale=scale,
-      epsilon=epsilon,
-      delta=delta,
-    )
+    if not delta > 0:
+      raise ValueError(f'unit user needs a delta above 0, got {delta}')
+    mu = gaussian.mu_of(epsilon, delta)
+    rank = rank_for(mu, num_users, num_items)
+    return 'dpals', {'relation': 'add_remove', 'rank': rank}
   if unit != 'rating':
     raise ValueError(f"unit={unit!r} must be 'rating' or 'user'")
   rank, rounds = 0, 1

@@ -1,11 +1,8 @@
-"""Settings for protecting whole users, from public facts alone."""
+"""How many factors to learn under user-level noise, by public facts."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
-
-from dpmf_jax import accounting
 
 # Below this, vectors cost the items' means more than they bring. Between the
 # two ways MovieLens-100K has 25 to 35, MovieLens-1M 30 to 45.
@@ -29,28 +26,3 @@ def rank_for(mu: float, num_users: int, num_items: int) -> int:
   if strength < _VECTORS_FROM:
     return 0
   return int(min(max(round(strength / _EACH), 2), MOST_RANK))
-
-
-def user_level_settings(
-  *,
-  num_users: int,
-  num_items: int,
-  scale: tuple[float, float],
-  epsilon: float,
-  delta: float,
-) -> tuple[str, dict[str, Any]]:
-  """(system, settings of its config) for unit 'user', by public facts only.
-
-  Privacy: the numbers of users and items must be public; see the assumptions
-  of the system's guarantee.
-  """
-  multiplier = accounting.calibrate_noise_multiplier(
-    epsilon=epsilon, delta=delta, count=1
-  )
-  return 'dpals', {
-    'relation': 'add_remove',
-    'scale': scale,
-    'epsilon': epsilon,
-    'delta': delta,
-    'rank': rank_for(1 / multiplier, num_users, num_items),
-  }
