@@ -67,6 +67,12 @@ _SETTINGS = {
     'auto and local_mf: what is protected, one rating (for local_mf a record, '
     'by randomized response on clients) or a whole user.',
   ),
+  'levels': flags.DEFINE_multi_float(
+    'levels',
+    None,
+    'local_mf, by rating: the ratings that clients can answer with, ascending, '
+    'as in --levels=1 --levels=5.',
+  ),
   'rounding': flags.DEFINE_enum(
     'rounding',
     None,
@@ -315,7 +321,8 @@ def _config(name: str, variant: str, entry, scale, chosen) -> Any:
     if flag.value is None:
       continue
     if setting in fields:
-      settings[setting] = flag.value
+      value = flag.value
+      settings[setting] = tuple(value) if isinstance(value, list) else value
     elif flag.present and not (setting == 'unit' and SYSTEM.value == 'auto'):
       raise ValueError(f'--{setting} is not a setting of --system={name}')
   if personalized(name):

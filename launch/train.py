@@ -370,13 +370,13 @@ def _train() -> None:
       cutoffs,
       threshold=_RANKING_THRESHOLD.value,
     )
-  if name == 'untrusted_pmf':
-    from dpmf_jax.systems.untrusted_protocol import communication
-
-    report['bytes_per_user'] = communication(
+  if entry.traffic:
+    # Bytes of the mean client in a round.
+    report['communication'] = entry.traffic(
       config,
+      num_users=ratings.num_users,
       num_items=ratings.num_items,
-      ratings_per_user=len(train) / ratings.num_users,
+      num_ratings=len(train),
     )
   files.write_json(folder / 'metrics.json', report, mode=0o600)
   title = f'{name} ({variant}) on {ratings.name}'

@@ -215,6 +215,29 @@ def test_user_features_are_read_and_named(launch, ratings_file, tmp_path):
   )
 
 
+@pytest.mark.parametrize(
+  'flags',
+  [
+    ['--system=sdmf', '--variant=paper', '--steps=2', '--rank=4'],
+    ['--system=local_mf', '--levels=1', '--levels=5', '--rank=0'],
+    ['--system=untrusted_pmf'],
+  ],
+  ids=lambda flags: flags[0],
+)
+def test_systems_with_clients_say_what_is_sent(
+  launch, ratings_file, tmp_path, flags
+):
+  done = train(launch, ratings_file, tmp_path / 'run', '--epsilon=4', *flags)
+  assert done.returncode == 0, done.stderr
+  metrics = read(tmp_path / 'run' / 'metrics.json')
+  sent = metrics['communication']
+  assert min(sent['bytes_up'], sent['bytes_down']) > 0
+  if 'sdmf' in flags[0]:
+    # 50 items of 4 factors down; up an item and its gradient for each rating.
+    up = metrics['num_train'] / 80 * 20 + 1
+    assert sent == {'bytes_down': 800, 'bytes_up': up}
+
+
 def test_nonprivate_has_no_epsilon(launch, ratings_file, tmp_path):
   done = train(
     launch,

@@ -63,6 +63,10 @@ class Entry(NamedTuple):
   traffic: Callable[..., dict[str, float] | None] | None = None
 
 
+def _in_bytes(sizes: Mapping[str, float]) -> dict[str, float]:
+  return {f'bytes_{way}': float(size) for way, size in sizes.items()}
+
+
 SYSTEMS = {
   'gaussian_mf': Entry(
     gaussian_mf_config.GaussianMFConfig,
@@ -103,12 +107,9 @@ SYSTEMS = {
         'relation': 'add_remove',
       },
     },
-    traffic=lambda config, *, num_items, **_: {
-      f'bytes_{way}': float(size)
-      for way, size in local_mf_config.traffic(config, num_items)
-      ._asdict()
-      .items()
-    },
+    traffic=lambda config, *, num_items, **_: _in_bytes(
+      local_mf_config.traffic(config, num_items)._asdict()
+    ),
   ),
   'sdmf': Entry(
     sdmf_config.SDMFConfig,
@@ -151,7 +152,7 @@ SYSTEMS = {
       'sound': {'variant': 'sound', 'relation': 'add_remove'},
       'paper': untrusted_pmf_config.PAPER,
     },
-    traffic=lambda config, *, num_users, num_items, num_ratings: (
+    traffic=lambda config, *, num_users, num_items, num_ratings: _in_bytes(
       untrusted_protocol.communication(
         config, num_items=num_items, ratings_per_user=num_ratings / num_users
       )
