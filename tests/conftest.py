@@ -1,8 +1,10 @@
 """Strict JAX settings for every test, and the fixtures they share."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 # Before JAX starts: catch reused keys, and have two devices to shard over.
@@ -16,6 +18,18 @@ jax.config.update('jax_num_cpu_devices', 2)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_configure(config):
+  """What one test, worker or script has compiled, the others need not."""
+  if 'JAX_COMPILATION_CACHE_DIR' in os.environ:  # as in xdist's workers
+    return
+  folder = tempfile.mkdtemp(prefix='dpmf-compiled-')
+  config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+  os.environ['JAX_COMPILATION_CACHE_DIR'] = folder
+  os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.1'
+  jax.config.update('jax_compilation_cache_dir', folder)
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.1)
 
 
 @pytest.fixture
