@@ -34,7 +34,7 @@ class Release(NamedTuple):
   """
 
   factors: Factors
-  offset: jax.Array  # [] a public constant
+  offset: jax.Array  # [] public, or released with noise
 
 
 @dataclass(frozen=True, kw_only=True)
