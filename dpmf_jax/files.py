@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import tempfile
@@ -44,6 +45,14 @@ def atomic(
     os.replace(partial, path)
   finally:
     partial.unlink(missing_ok=True)
+
+
+def sha256(content: bytes | Path) -> str:
+  """The SHA-256 of bytes or of a file, in hexadecimal."""
+  if isinstance(content, bytes):
+    return hashlib.sha256(content).hexdigest()
+  with content.open('rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def write_bytes(

@@ -306,8 +306,13 @@ def write_model(
 
 
 def finish(folder: Path, certificate: dict) -> None:
-  """Writes the certificate, which ends the run, and deletes the key."""
-  files.write_json(folder / FINISHED, certificate)
+  """Writes the certificate, which ends the run, and deletes the key.
+
+  The certificate names the model that it is of by its SHA-256.
+  """
+  model = files.sha256(folder / 'model.safetensors')
+  digests = {'model.safetensors': model}
+  files.write_json(folder / FINISHED, certificate | {'files': digests})
   _drop_checkpoints(folder)
 
 

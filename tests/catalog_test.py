@@ -8,6 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from dpmf_jax import files
 from dpmf_jax.data import catalog, sources
 from dpmf_jax.data.ratings import DataError, from_arrays
 
@@ -34,7 +35,7 @@ def own_places(tmp_path, monkeypatch, request):
 def tiny(monkeypatch):
   """Makes two lines pass for ML-100K."""
   for name, content in (('u.data', U_DATA), ('u.item', U_ITEM)):
-    monkeypatch.setitem(catalog._SHA256, name, sources.sha256(content))
+    monkeypatch.setitem(catalog._SHA256, name, files.sha256(content))
 
 
 @pytest.fixture

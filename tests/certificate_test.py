@@ -149,9 +149,13 @@ def test_the_schema_is_a_schema_and_has_the_version():
   assert schema['$schema'].endswith('2020-12/schema')
   assert schema['$id'].endswith(certificate.SCHEMA)
   assert schema['properties']['schema']['const'] == certificate.SCHEMA
-  # Nothing that we write is missing from it; `personal` is not always there.
+  # Nothing that we write is missing from it; `personal` is not always there,
+  # and `files` once they are written.
   assert set(schema['required']) == make()[1].keys()
-  assert schema['properties'].keys() == make()[1].keys() | {'personal'}
+  assert schema['properties'].keys() == make()[1].keys() | {
+    'personal',
+    'files',
+  }
 
 
 def broken(path, value):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from dpmf_jax import files
+from dpmf_jax.certificate import validate
 from dpmf_jax.data import formats
 from dpmf_jax.data.ratings import from_arrays
 from dpmf_jax.data.synthetic import synthetic
@@ -93,6 +94,15 @@ def test_certificate_is_of_this_run(run):
   assert document['parameters']['steps'] == 10
   assert document['randomness']['valid_for_release']
   assert 'num_train' not in json.dumps(document)  # N is private here
+
+
+def test_certificate_names_its_model(run):
+  output = run[0]
+  model = (output / 'model.safetensors').read_bytes()
+  certificate = read(output / 'certificate.json')
+  digest = hashlib.sha256(model).hexdigest()
+  assert certificate['files'] == {'model.safetensors': digest}
+  validate(certificate)
 
 
 def test_model_holds_only_what_is_covered(run):

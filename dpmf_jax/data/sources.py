@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import pathlib
@@ -17,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import tqdm
 
+from dpmf_jax import files
 from dpmf_jax.data.ids import DataError
 
 _TIMEOUT = 15.0  # seconds without an answer
@@ -29,17 +29,9 @@ class SourceError(Exception):
   """A source that did not give the data; the next one may."""
 
 
-def sha256(content: bytes | pathlib.Path) -> str:
-  """Returns the SHA-256 of bytes or of a file, in hexadecimal."""
-  if isinstance(content, bytes):
-    return hashlib.sha256(content).hexdigest()
-  with content.open('rb') as file:
-    return hashlib.file_digest(file, 'sha256').hexdigest()
-
-
 def mismatch(file: object, content: bytes | pathlib.Path, want: str) -> str:
   """Returns what is wrong with the checksum, or '' if it is as expected."""
-  found = sha256(content)
+  found = files.sha256(content)
   if found == want:
     return ''
   return f'{file}: SHA-256 is {found}, expected {want}'
