@@ -77,6 +77,9 @@ _DATA_DIR = flags.DEFINE_string(
   'data_dir', None, 'Where data sets are looked for first.'
 )
 _EPSILON = flags.DEFINE_float('epsilon', 4.0, 'Of the run with --canaries.')
+_DEVICES = flags.DEFINE_integer(
+  'devices', None, 'Devices to use; all by default, on a CPU one per core.'
+)
 _DELTA = flags.DEFINE_float('delta', 1e-5, 'Of the run with --canaries.')
 
 
@@ -152,7 +155,7 @@ def _pair_findings(key, chosen) -> Iterator[Any]:
       attacked,
       runs=runs,
       confidence=_CONFIDENCE.value,
-      mesh=device_mesh(),
+      mesh=device_mesh(_DEVICES.value),
       progress=bar.update,
     ):
       bar.set_description(f'{finding.system} {finding.variant}')
@@ -187,7 +190,7 @@ def _canary_findings(key, chosen, number: int) -> Iterator[Any]:
       number=number,
       seed=int(jax.random.bits(coin_key)),
       confidence=_CONFIDENCE.value,
-      mesh=device_mesh(),
+      mesh=device_mesh(_DEVICES.value),
     )
 
 
@@ -200,7 +203,7 @@ def _searched_findings(key, chosen, seconds: float) -> Iterator[Any]:
   from dpmf_jax.auditing import cases, found, search
   from dpmf_jax.sharding import device_mesh
 
-  mesh = device_mesh()
+  mesh = device_mesh(_DEVICES.value)
   for number, (name, variant) in enumerate(chosen):
     search_key, run_key = jax.random.split(jax.random.fold_in(key, number))
     with tqdm.tqdm(total=seconds, unit='s', desc='searching') as bar:
