@@ -7,7 +7,8 @@ held-out RMSE of Langevin dynamics (SGLD), on perturbed ratings (ISGLD) and of
 SDMF for 16 pairs (eps_g, eps_I) and alpha = inf, on MovieLens-100K; of the
 four main settings on 1M. Then the AUC of SD-BPRMF, of BPR without privacy and
 of popularity, one rating of each user left out, rank 10, on 100K. Part fm is
-the RMSE of SD-FM on 100K, with and without attributes of users and items.
+the RMSE of SD-FM on 100K, with and without attributes of users and items. Part
+speed is the time of a round of SDMF after compilation, on both.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from launch import cli
 
 _SEEDS = flags.DEFINE_integer('seeds', 3, 'Seeds 0 .. this - 1.', 1)
 _QUICK = flags.DEFINE_bool('quick', False, 'One seed.')
-_PARTS = flags.DEFINE_list('parts', ['ml-100k', 'bpr', 'fm', 'ml-1m'], 'Which.')
+_PARTS = flags.DEFINE_list(
+  'parts', ['ml-100k', 'bpr', 'fm', 'ml-1m', 'speed'], 'Which.'
+)
 _DATA_DIR = flags.DEFINE_string('data_dir', None, 'Where the ratings are.')
 _JSON = flags.DEFINE_string('json', None, 'File for all the figures.')
 
@@ -48,6 +51,9 @@ def main(argv: Sequence[str]) -> int:
   jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
   figures: dict[str, dict[str, list[float]]] = {}
   for part in _PARTS.value:
+    if part == 'speed':
+      print_speed()
+      continue
     run = bpr_figures if part == 'bpr' else rmse_figures
     name = part if part == 'ml-1m' else 'ml-100k'
     ratings = catalog.load(name, data_dir=_DATA_DIR.value, quiet=True)
@@ -150,6 +156,20 @@ def rmse_figures(ratings, rows) -> Iterator[tuple[str, list[float]]]:
     yield row[0], values
     spent = (time.perf_counter() - began) / len(values)
     yield f'{row[0]}: seconds a run', [spent]
+
+
+def print_speed(rounds: int = 20) -> None:
+  for name in ('ml-100k', 'ml-1m'):
+    ratings = catalog.load(name, data_dir=_DATA_DIR.value, quiet=True)
+    settings = {'epsilon_value': 4.0, 'epsilon_instant': 4.0, 'steps': rounds}
+    system = system_of(('', 'sdmf', 'paper', settings), ratings)
+    data = training_data(ratings, mesh=device_mesh())
+    seconds = []
+    for seed in range(4):  # the first one compiles
+      began = time.perf_counter()
+      jax.block_until_ready(fit(system, jax.random.key(seed), data))
+      seconds.append((time.perf_counter() - began) / rounds)
+    print(f'speed    {name}, seconds a round: {np.round(seconds[1:], 3)}')
 
 
 def auc(train, test, user, item) -> float:
