@@ -51,6 +51,7 @@ _SYSTEM = flags.DEFINE_enum(
     'sdmf',
     'sdbpr',
     'langevin',
+    'untrusted_pmf',
     'nonprivate',
   ],
   "What to train. personalized_pmf needs a specification of each rating's "
@@ -212,7 +213,10 @@ _SETTINGS = {
     'sent', None, 'sdmf and sdbpr: items that a client sends, on average.'
   ),
   'online': flags.DEFINE_float(
-    'online', None, 'sdmf and sdbpr: chance of a client to be online.'
+    'online',
+    None,
+    'sdmf, sdbpr and untrusted_pmf (paper, dynamic): chance of a client to be '
+    'online in a round.',
   ),
   'tolerance': flags.DEFINE_float(
     'tolerance', None, 'sdmf and sdbpr: a move that counts as converged.'
@@ -222,6 +226,20 @@ _SETTINGS = {
   ),
   'clip': flags.DEFINE_bool(
     'clip', None, 'langevin, paper: clip perturbed ratings to the scale.'
+  ),
+  'colluders': flags.DEFINE_integer(
+    'colluders',
+    None,
+    'untrusted_pmf, sound: how many users may collude or drop out.',
+  ),
+  'users': flags.DEFINE_enum(
+    'users',
+    None,
+    ['static', 'dynamic'],
+    'untrusted_pmf, paper: whether the same users are online in all rounds.',
+  ),
+  'rounds': flags.DEFINE_integer(
+    'rounds', None, 'untrusted_pmf, paper: rounds of gradients.'
   ),
   'biases': flags.DEFINE_bool(
     'biases', None, 'nonprivate: whether users and items have biases.'

@@ -142,6 +142,7 @@ OTHER = {
   },
   'objective_pmf': {'epsilon': 0.7, 'ridge': 0.2, 'noise_steps': 9},
   'personalized_pmf': {'epsilon': 0.7, 'ridge': 0.2, 'noise_steps': 9},
+  'untrusted_pmf': {'epsilon': 0.7, 'ridge': 0.2, 'rounds': 9},
   'nonprivate': {'step_size': 0.01, 'ridge': 0.3, 'steps': 9},
   'sdmf': {'epsilon': 0.7, 'epsilon_value': 0.5, 'ridge': 0.02, 'online': 0.8},
   'sdbpr': {'epsilon': 0.7, 'ridge': 0.02, 'step_size': 4.0, 'steps': 9},

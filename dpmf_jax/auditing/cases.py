@@ -62,6 +62,16 @@ _PMF = {
 
 # Few rounds: what is released is a mean of what few clients sent.
 _SDCF = {'scale': (1.0, 5.0), 'rank': 2, 'steps': 2}
+# What each party sees, with and without users who tell their shares.
+_UNTRUSTED: tuple[tuple[str, dict[str, Any]], ...] = (
+  ('add_remove', {'view': 'public', 'epsilon': 1.0}),
+  ('add_remove', {'view': 'recommender', 'epsilon': 4.0}),
+  ('add_remove', {'view': 'recommender', 'epsilon': 1.0, 'colluders': 2}),
+  ('add_remove', {'view': 'third_party', 'epsilon': 1.0, 'colluders': 2}),
+  ('replace', {'view': 'recommender', 'epsilon': 1.0}),
+)
+# Steps that carry a rating into its user's vector, and so into the next round.
+_ROUNDS = {**_PURE, 'epsilon': 1.0, 'rank': 1, 'rounds': 2, 'step_size': 0.2}
 
 CASES: dict[tuple[str, str], tuple[Case, ...]] = {
   ('gaussian_mf', 'sound'): tuple(
@@ -119,6 +129,17 @@ CASES: dict[tuple[str, str], tuple[Case, ...]] = {
   ('sdbpr', 'none'): (Case(_SDCF, 'random'),),
   ('langevin', 'paper'): (Case({**_SDCF, 'epsilon': 1.0}, 'random'),),
   ('langevin', 'none'): (Case(_SDCF, 'random'),),
+  ('untrusted_pmf', 'sound'): tuple(
+    Case({**_PURE, 'relation': relation, **settings}, 'known')
+    for relation, settings in _UNTRUSTED
+  ),
+  # H is in the recommender's view, and drawn in each run; the start is known.
+  ('untrusted_pmf', 'paper'): (
+    Case({**_ROUNDS, 'view': 'recommender'}, 'known'),
+    Case({**_ROUNDS, 'view': 'recommender', 'users': 'dynamic'}, 'known'),
+    Case({**_ROUNDS, 'view': 'third_party', 'rounds': 12}, 'known'),
+    Case({**_ROUNDS, 'view': 'public', 'rounds': 12}, 'known'),
+  ),
   ('nonprivate', 'none'): (
     Case({'scale': (1.0, 5.0), 'rank': 1, 'steps': 2}, 'random'),
   ),

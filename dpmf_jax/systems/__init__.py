@@ -16,6 +16,8 @@ from dpmf_jax.systems import (
   sdbpr,
   sdmf,
   sdmf_config,
+  untrusted_pmf,
+  untrusted_pmf_config,
 )
 from dpmf_jax.types import System
 
@@ -72,6 +74,14 @@ SYSTEMS = {
     langevin.LangevinConfig,
     langevin.langevin,
     {'paper': langevin.PAPER, 'none': langevin.NONE},
+  ),
+  'untrusted_pmf': Entry(
+    untrusted_pmf_config.UntrustedPMFConfig,
+    untrusted_pmf.untrusted_pmf,
+    {
+      'sound': {'variant': 'sound', 'relation': 'add_remove'},
+      'paper': untrusted_pmf_config.PAPER,
+    },
   ),
   'nonprivate': Entry(
     nonprivate.NonprivateConfig, nonprivate.nonprivate, {'none': {}}

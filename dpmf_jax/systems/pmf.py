@@ -79,6 +79,17 @@ def hyper_of(config: ObjectivePMFConfig) -> Hyper:
   )
 
 
+def start_factors(
+  user_key: jax.Array, item_key: jax.Array, data: Data, rank: int
+) -> Factors:
+  """Small random factors, user rows of norm 1 at most."""
+  shape = lambda rows: (rows.num_rows, rank)
+  return Factors(
+    clip_rows(_START * jax.random.normal(user_key, shape(data.by_user)), 1.0),
+    _START * jax.random.normal(item_key, shape(data.by_item)),
+  )
+
+
 def start(
   key: jax.Array,
   data: Data,
@@ -89,12 +100,8 @@ def start(
 ) -> State:
   """The state before stage 1."""
   user_key, item_key, noise_key = jax.random.split(key, 3)
-  shape = lambda rows: (rows.num_rows, rank)
-  factors = Factors(
-    clip_rows(_START * jax.random.normal(user_key, shape(data.by_user)), 1.0),
-    _START * jax.random.normal(item_key, shape(data.by_item)),
-  )
-  drawn = laplace.l2_laplace(noise_key, shape(data.by_item), data.by_user.mesh)
+  factors = start_factors(user_key, item_key, data, rank)
+  drawn = laplace.l2_laplace(noise_key, factors.item.shape, data.by_user.mesh)
   optimizer: Any = MOMENTUM.init(factors)
   count = data.by_user.length.sum()
   if weights is not None:
