@@ -30,6 +30,7 @@ from dpmf_jax.mechanisms import response
 from dpmf_jax.systems import sgld
 from dpmf_jax.systems.client_blocks import (
   Blocks,
+  Own,
   client_blocks,
   over_clients,
   zeros_of,
@@ -173,35 +174,48 @@ def simulated_round(
   `client_report` is (key, client, own, public) -> (Client, Report). A client
   that is offline does nothing and sends nothing.
   """
-  num_items = shapes.received.shape[0]
-
-  def one(key, client, own, public):
-    online_key, report_key = jax.random.split(key)
-    online = jax.random.uniform(online_key) < public[1].online
-    online &= client.kept.active
-    moved, report = client_report(report_key, client, own, public[0])
-    keep = lambda new, old: jnp.where(online, new, old)
-    report = report._replace(
-      item=keep(report.item, num_items),
-      shared=jax.tree.map(lambda x: keep(x, 0), report.shared),
-    )
-    return jax.tree.map(keep, moved, client), report
+  one = functools.partial(online_report, client_report)
 
   def run(keys, clients, own, public):
-    clients, reports = jax.vmap(one, (0, 0, 0, None))(
-      keys, clients, own, public
+    clients, reports = jax.vmap(one, (0, 0, 0, None, None))(
+      keys, clients, own, *public
     )
-    item = reports.item.reshape(-1)
-    gradient = reports.gradient.reshape(item.size, -1)
-    zeros = zeros_of(shapes)
-    total = Total(
-      zeros.gradient.at[item].add(gradient, mode='drop'),
-      zeros.received.at[item].add(1.0, mode='drop'),
-      jax.tree.map(lambda x: x.sum(axis=0), reports.shared),
-    )
-    return clients, total
+    return clients, summed_reports(reports, shapes)
 
   return over_clients(run, key, clients, rows, blocks, (public, rules), shapes)
+
+
+def online_report(
+  client_report: Callable[..., tuple[Client, Report]],
+  key: jax.Array,
+  client: Client,
+  own: Own,
+  public: Any,
+  rules: Rules,
+) -> tuple[Client, Report]:
+  """One client after a round, and its report: empty if it is offline."""
+  online_key, report_key = jax.random.split(key)
+  online = jax.random.uniform(online_key) < rules.online
+  online &= client.kept.active
+  moved, report = client_report(report_key, client, own, public)
+  keep = lambda new, old: jnp.where(online, new, old)
+  report = report._replace(
+    item=keep(report.item, own.rated.size),
+    shared=jax.tree.map(lambda x: keep(x, 0), report.shared),
+  )
+  return jax.tree.map(keep, moved, client), report
+
+
+def summed_reports(reports: Report, shapes: Total) -> Total:
+  """The sum of the reports [B, ...] of a block of clients."""
+  item = reports.item.reshape(-1)
+  gradient = reports.gradient.reshape(item.size, -1)
+  zeros = zeros_of(shapes)
+  return Total(
+    zeros.gradient.at[item].add(gradient, mode='drop'),
+    zeros.received.at[item].add(1.0, mode='drop'),
+    jax.tree.map(lambda x: x.sum(axis=0), reports.shared),
+  )
 
 
 def total_shapes(num_items: int, width: int, shared: Any = None) -> Total:
