@@ -10,7 +10,7 @@ import numpy as np
 
 from dpmf_jax import files
 from dpmf_jax.federated import intake
-from dpmf_jax.federated.intake import Rejected
+from dpmf_jax.federated.intake import RejectedError
 from dpmf_jax.federated.journal import Journal
 from dpmf_jax.federated.plan import RECOMMENDER, Plan
 
@@ -64,7 +64,7 @@ def answer_once(
     journal: of this node.
     sender: this node.
     rounds: how many rounds may be answered: the budget.
-    question: bytes -> Message, or Rejected.
+    question: bytes -> Message, or RejectedError.
     answer: (message, state) -> (bytes, state).
     folder: of this node.
   """
@@ -78,9 +78,9 @@ def answer_once(
       reply = state['answer'].tobytes()
     else:
       if round < last:
-        raise Rejected(f'round {round} is over; the last was {last}')
+        raise RejectedError(f'round {round} is over; the last was {last}')
       if not 0 <= round < rounds:
-        raise Rejected(f'round {round} is past the {rounds} that are allowed')
+        raise RejectedError(f'round {round} is past the {rounds} that are allowed')
       reply, state = answer(message, state)
       state = {
         **state,
@@ -89,7 +89,7 @@ def answer_once(
       }
       save(folder, plan, state)
       journal.log('answered', round=round)
-  except Rejected as error:
+  except RejectedError as error:
     journal.log('refused', round=round, why=str(error))
     reply = intake.refused(plan, round, sender, str(error))
   journal.keep('sent', RECOMMENDER, reply)

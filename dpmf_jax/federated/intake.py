@@ -2,7 +2,7 @@
 
 A message counts once, from whom it was asked for, in the round in which it was
 asked for, if all of its arrays are as they must be. Whatever else arrives is
-`Rejected`, and says why; the text holds no values from the message.
+`RejectedError`, and says why; the text holds no values from the message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dpmf_jax.federated.plan import AGGREGATOR, RECOMMENDER, Plan
 from dpmf_jax.messages import Kind, Message
 
 
-class Rejected(ValueError):
+class RejectedError(ValueError):
   """A message that does not count."""
 
 
@@ -34,44 +34,44 @@ def opened(
   """The message in `data` without the run, whatever its round.
 
   Raises:
-    Rejected: where it is broken, of another run, from another sender, of
+    RejectedError: where it is broken, of another run, from another sender, of
       another kind, or where an array has another type or shape, or is not
       finite.
   """
   try:
     message = messages.from_bytes(data)
   except ValueError as error:
-    raise Rejected(f'broken: {error}') from None
+    raise RejectedError(f'broken: {error}') from None
   arrays = message.arrays
   if not arrays or not np.array_equal(arrays[0], plan.run_words):
-    raise Rejected('of another run')
+    raise RejectedError('of another run')
   if message.sender != sender:
-    raise Rejected(f'says that it is from {name(message.sender)}')
+    raise RejectedError(f'says that it is from {name(message.sender)}')
   if message.kind == Kind.REFUSED and kind != Kind.REFUSED:
-    raise Rejected(f'refused: {refusal(message)}')
+    raise RejectedError(f'refused: {refusal(message)}')
   if message.kind != kind:
-    raise Rejected(f'is {message.kind.name}, not {kind.name}')
+    raise RejectedError(f'is {message.kind.name}, not {kind.name}')
   if len(arrays) != len(shapes) + 1:
-    raise Rejected(f'has {len(arrays) - 1} arrays, not {len(shapes)}')
+    raise RejectedError(f'has {len(arrays) - 1} arrays, not {len(shapes)}')
   for shape, array in zip(shapes, arrays[1:], strict=True):
     fits = len(shape.axes) == array.ndim and all(
       want in (None, have)
       for want, have in zip(shape.axes, array.shape, strict=True)
     )
     if not fits or array.dtype != np.dtype(shape.dtype):
-      raise Rejected(
+      raise RejectedError(
         f'wrong shape: {shape.name} is {array.dtype}{list(array.shape)}, not '
         f'{shape.dtype}{list(shape.axes)}'
       )
     if array.dtype.kind == 'f' and not np.isfinite(array).all():
-      raise Rejected(f'{shape.name} is not finite')
+      raise RejectedError(f'{shape.name} is not finite')
   return message._replace(arrays=arrays[1:])
 
 
 def in_round(message: Message, round: int) -> Message:
   """The message, if it is of that round."""
   if message.round != round:
-    raise Rejected(f'of round {message.round}: late or replayed')
+    raise RejectedError(f'of round {message.round}: late or replayed')
   return message
 
 

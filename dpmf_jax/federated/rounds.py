@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from dpmf_jax.federated.intake import Rejected, in_round, name
+from dpmf_jax.federated.intake import RejectedError, in_round, name
 from dpmf_jax.federated.journal import Journal
 from dpmf_jax.federated.plan import Plan
 from dpmf_jax.messages import Message
@@ -23,7 +23,7 @@ from dpmf_jax.messages import Message
 Exchange = Callable[[Mapping[int, bytes], float], Iterable[tuple[int, bytes]]]
 
 
-class TooFewNodes(RuntimeError):
+class TooFewNodesError(RuntimeError):
   """A run that cannot go on."""
 
 
@@ -42,14 +42,14 @@ def gathered(
   Args:
     exchange: the network.
     questions: for each peer.
-    check: (peer, bytes) -> Message, or `Rejected`.
+    check: (peer, bytes) -> Message, or `RejectedError`.
     plan: of the run.
     journal: where all of it is put down.
     round: its number.
     least: how many answers are needed; the plan's by default.
 
   Raises:
-    TooFewNodes: where there are fewer.
+    TooFewNodesError: where there are fewer.
   """
   counted: dict[int, Message] = {}
   for attempt in range(1, plan.attempts + 1):
@@ -63,11 +63,11 @@ def gathered(
       journal.keep('received', peer, data)
       try:
         if peer not in questions:
-          raise Rejected('nobody asked')
+          raise RejectedError('nobody asked')
         message = in_round(check(peer, data), round)
         if peer in counted:
-          raise Rejected('doubled: it has been counted already')
-      except Rejected as error:
+          raise RejectedError('doubled: it has been counted already')
+      except RejectedError as error:
         journal.log('rejected', round=round, who=name(peer), why=str(error))
         continue
       counted[peer] = message
@@ -80,5 +80,5 @@ def gathered(
   if len(counted) < least:
     why = f'{len(counted)} answers in round {round}, and {least} are needed'
     journal.log('stopped', round=round, why=why)
-    raise TooFewNodes(why)
+    raise TooFewNodesError(why)
   return counted

@@ -233,13 +233,19 @@ def _user_keys(
   key: jax.Array, num_users: int, num_items: int, users: Any
 ) -> jax.Array:
   """The keys that `over_clients` gives these users, of all."""
-  count, size = _block_shape(num_users, num_items)
+  count, size = simulator_shape(num_users, num_items)
   words = jax.random.key_data(jax.random.split(key, (count, size)))
   words = words.reshape(count * size, -1)[users]
   return jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
 
 
-def _block_shape(num_users: int, num_items: int) -> tuple[int, int]:
+def simulator_block(num_users: int, num_items: int) -> int:
+  """How many clients the simulator runs at once."""
+  return simulator_shape(num_users, num_items)[1]
+
+
+def simulator_shape(num_users: int, num_items: int) -> tuple[int, int]:
+  """(blocks, clients in a block) of the simulator on one device."""
   nobody = Rows(None, None, None, None, num_users)
   return block_shape(nobody, num_items)
 

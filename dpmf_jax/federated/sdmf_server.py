@@ -12,11 +12,11 @@ import numpy as np
 
 from dpmf_jax.federated import folders, intake
 from dpmf_jax.federated.folders import Leaves
-from dpmf_jax.federated.intake import Rejected, Shape
+from dpmf_jax.federated.intake import RejectedError, Shape
 from dpmf_jax.federated.journal import Journal
 from dpmf_jax.federated.plan import RECOMMENDER, Plan
 from dpmf_jax.federated.rounds import Exchange, gathered
-from dpmf_jax.federated.sdmf_node import SCALARS, _block_shape
+from dpmf_jax.federated.sdmf_node import SCALARS, simulator_shape
 from dpmf_jax.mechanisms import response
 from dpmf_jax.messages import Kind, Message
 from dpmf_jax.runs import random_key
@@ -56,7 +56,7 @@ def recommender(
   while int(state['round']) < config.steps and int(state['stopped']) == 0:
     round = int(state['round'])
     question = _question(plan, state)
-    asked = {node: question for node in range(len(plan.nodes))}
+    asked = dict.fromkeys(range(len(plan.nodes)), question)
     answers = gathered(exchange, asked, check, plan, journal, round=round)
     state = applied(plan, state, answers.values())
     folders.save(folder, plan, state)
@@ -68,7 +68,7 @@ def recommender(
 
 
 def checked_report(plan: Plan, peer: int, data: bytes) -> Message:
-  """A node's message of a round, or Rejected."""
+  """A node's message of a round, or RejectedError."""
   shapes = [
     Shape('users', 'uint32', (None,)),
     Shape('counts', 'uint32', (None,)),
@@ -83,29 +83,29 @@ def checked_report(plan: Plan, peer: int, data: bytes) -> Message:
   node = plan.nodes[peer]
   known = (users >= node.first) & (users < node.first + node.count)
   if not known.all() or (np.diff(users.astype(np.int64)) <= 0).any():
-    raise Rejected('an unknown user, or one twice')
+    raise RejectedError('an unknown user, or one twice')
   if not len(users) == len(counts) == len(converged):
-    raise Rejected('wrong shape: users, counts and converged differ in length')
+    raise RejectedError('wrong shape: users, counts and converged differ in length')
   total = int(counts.astype(np.int64).sum())
   if not len(items) == len(gradients) == total:
-    raise Rejected('wrong shape: items, gradients and counts differ')
+    raise RejectedError('wrong shape: items, gradients and counts differ')
   if (counts > _capacity(plan)).any():
-    raise Rejected('more items than a message has room for')
+    raise RejectedError('more items than a message has room for')
   if (items >= plan.num_items).any():
-    raise Rejected('an unknown item')
+    raise RejectedError('an unknown item')
   owner = np.repeat(np.arange(len(users)), counts)
   twice = (np.diff(items.astype(np.int64)) <= 0) & (np.diff(owner) == 0)
   if twice.any():
-    raise Rejected('an item twice, or items that are not in order')
+    raise RejectedError('an item twice, or items that are not in order')
   if (converged > 1).any():
-    raise Rejected('a bit that is none')
+    raise RejectedError('a bit that is none')
   return message
 
 
 def applied(plan: Plan, state: Leaves, answers: Iterable[Message]) -> Leaves:
   """The state after a round with these answers."""
   config, num_items = plan.config, plan.num_items
-  count, size = _block_shape(plan.num_users, num_items)
+  count, size = simulator_shape(plan.num_users, num_items)
   slots = _capacity(plan)
   # By user, as the simulator adds them up.
   item = np.full((count * size, slots), num_items, np.int32)

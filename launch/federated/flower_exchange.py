@@ -1,0 +1,97 @@
+"""Rounds over Flower: questions to nodes through its SuperLink, and back.
+
+Flower gives a node another number whenever it is started, so that nodes are
+asked which party of the plan they are; the last to say so is asked from then
+on. Who may connect at all is up to the SuperLink (`--enable-supernode-auth`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from dpmf_jax.federated.intake import name
+from dpmf_jax.federated.journal import Journal
+from dpmf_jax.federated.rounds import Exchange
+
+_POLL = 0.2  # seconds between two looks for answers
+_LOOK = 2.0  # and for nodes
+_AGAIN = 3.0  # before a node that failed is asked once more
+
+
+def flower_exchange(grid: Grid, journal: Journal) -> Exchange:
+  """An `Exchange` through the grid."""
+  places: dict[int, int] = {}  # party -> Flower's node
+  greeted: set[int] = set()
+  greetings: set[str] = set()
+  pending: dict[str, int] = {}  # message -> party
+  looked = [-_LOOK]
+
+  def look() -> None:
+    """Greets nodes that are new."""
+    if time.monotonic() - looked[0] < _LOOK:
+      return
+    looked[0] = time.monotonic()
+    new = set(grid.get_node_ids()) - greeted
+    hello = RecordDict({'dpmf': ConfigRecord({'hello': 1})})
+    asked = [Message(hello, node, MessageType.QUERY) for node in sorted(new)]
+    if asked:
+      greetings.update(found for found in grid.push_messages(asked) if found)
+      greeted.update(new)
+
+  def arrived() -> Iterable[tuple[int, Message]]:
+    """(party, answer) to questions; greetings are dealt with here."""
+    waiting = [*greetings, *pending]
+    for message in grid.pull_messages(waiting) if waiting else ():
+      question = message.metadata.reply_to_message_id
+      if question in pending:
+        yield pending.pop(question), message
+        continue
+      greetings.discard(question)
+      node = message.metadata.src_node_id
+      if message.has_error():
+        greeted.discard(node)  # to be greeted again
+        continue
+      party = int(message.content['dpmf']['number'])  # type: ignore
+      event = 'came back' if party in places else 'connected'
+      journal.log(event, who=name(party))
+      places[party] = node
+
+  def exchange(
+    questions: Mapping[int, bytes], seconds: float
+  ) -> Iterable[tuple[int, bytes]]:
+    end = time.monotonic() + seconds
+    sent: dict[int, int] = {}  # party -> the node that was asked
+    not_before: dict[int, float] = {}
+    answered: set[int] = set()
+    while time.monotonic() < end and answered < questions.keys():
+      look()
+      now = time.monotonic()
+      for party, data in questions.items():
+        node = places.get(party)
+        ready = now >= not_before.get(party, 0.0)
+        if party in answered or node in (None, sent.get(party)) or not ready:
+          continue
+        assert node is not None
+        content = RecordDict({'dpmf': ConfigRecord({'data': data})})
+        (pushed,) = grid.push_messages(
+          [Message(content, node, MessageType.TRAIN)]
+        )
+        if pushed:
+          pending[pushed] = party
+          sent[party] = node
+      for party, message in arrived():
+        if message.has_error():
+          why = f'Flower error {message.error.code}'
+          journal.log('no answer', who=name(party), why=why)
+          sent.pop(party, None)
+          not_before[party] = time.monotonic() + _AGAIN
+          continue
+        answered.add(party)
+        yield party, bytes(message.content['dpmf']['data'])  # type: ignore
+      time.sleep(_POLL)
+
+  return exchange

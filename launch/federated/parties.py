@@ -1,0 +1,161 @@
+"""Commands that start the parties of a trial on this host."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from dpmf_jax.federated.plan import AGGREGATOR, Plan
+from launch.federated.processes import APP, Processes, free_port
+
+_SUPERLINK = 'superlink'
+
+
+class Settings(NamedTuple):
+  """How a trial is set up."""
+
+  folder: Path
+  sockets: Path
+  flower: bool
+  seed: int | None
+  transcript: bool
+
+
+def start_all(running: Processes, plan: Plan, settings: Settings) -> None:
+  """Starts the network, if any, all workers and the recommender."""
+  if settings.flower:
+    _start_superlink(running, settings)
+  for number in range(len(plan.nodes)):
+    start_node(running, plan, settings, number)
+  if plan.system == 'untrusted_pmf':
+    start_aggregator(running, settings)
+  if settings.flower:
+    _submit(running, settings)
+  else:
+    running.start('recommender', _recommender(settings))
+
+
+def start_node(
+  running: Processes, plan: Plan, settings: Settings, number: int
+) -> None:
+  """Starts a node's worker and, with Flower, its SuperNode."""
+  del plan
+  folder = settings.folder / f'node-{number}'
+  running.start(
+    f'node-{number}',
+    [
+      *_python('worker', settings),
+      f'--number={number}',
+      f'--ratings={folder / "ratings.csv"}',
+      f'--users={folder / "users.json"}',
+      f'--state={folder / "state"}',
+      f'--socket={settings.sockets / f"{number}.sock"}',
+      *_seed(settings),
+    ],
+  )
+  if settings.flower:
+    _start_supernode(running, settings, f'node-{number}', number, str(number))
+
+
+def start_aggregator(running: Processes, settings: Settings) -> None:
+  """Starts the third party's worker and, with Flower, its SuperNode."""
+  running.start(
+    'aggregator',
+    [
+      *_python('worker', settings),
+      '--role=aggregator',
+      f'--state={settings.folder / "aggregator" / "state"}',
+      f'--socket={settings.sockets / "aggregator.sock"}',
+    ],
+  )
+  if settings.flower:
+    _start_supernode(running, settings, 'aggregator', AGGREGATOR, 'aggregator')
+
+
+def kill_node(running: Processes, number: int) -> None:
+  """Kills all processes of a node."""
+  for name in (f'node-{number}', f'node-{number}-supernode'):
+    if name in running.running:
+      running.kill(name)
+
+
+def _python(module: str, settings: Settings) -> list[str]:
+  return [
+    sys.executable,
+    '-m',
+    f'launch.federated.{module}',
+    f'--plan={settings.folder / "plan.json"}',
+    f'--transcript={str(settings.transcript).lower()}',
+  ]
+
+
+def _seed(settings: Settings) -> list[str]:
+  return [] if settings.seed is None else [f'--seed={settings.seed}']
+
+
+def _recommender(settings: Settings) -> list[str]:
+  return [
+    *_python('recommender', settings),
+    f'--state={settings.folder / "recommender" / "state"}',
+    f'--sockets={settings.sockets}',
+    *_seed(settings),
+  ]
+
+
+def _start_superlink(running: Processes, settings: Settings) -> None:
+  port = free_port()
+  (settings.sockets / 'port').write_text(str(port))
+  home = settings.folder / 'flower' / _SUPERLINK
+  home.mkdir(parents=True)
+  (home / 'config.toml').write_text(
+    '[superlink]\ndefault = "trial"\n\n[superlink.trial]\n'
+    f'address = "127.0.0.1:{port}"\ninsecure = true\n'
+  )
+  running.start(
+    _SUPERLINK,
+    [
+      'flower-superlink',
+      '--insecure',
+      '--host=127.0.0.1',
+      f'--port={port}',
+      '--disable-runtime-dependency-installation',
+    ],
+    FLWR_HOME=str(home),
+  )
+
+
+def _start_supernode(
+  running: Processes, settings: Settings, name: str, number: int, socket: str
+) -> None:
+  port = int((settings.sockets / 'port').read_text())
+  home = settings.folder / 'flower' / name
+  home.mkdir(parents=True, exist_ok=True)
+  path = settings.sockets / f'{socket}.sock'
+  running.start(
+    f'{name}-supernode',
+    [
+      'flower-supernode',
+      '--insecure',
+      f'--superlink=127.0.0.1:{port}',
+      '--host=127.0.0.1',
+      f'--port={free_port()}',
+      f'--node-config=number={number} socket="{path}"',
+    ],
+    FLWR_HOME=str(home),
+  )
+
+
+def _submit(running: Processes, settings: Settings) -> None:
+  """Hands the recommender over to the SuperLink, once that listens."""
+  seed = -1 if settings.seed is None else settings.seed
+  config = (
+    f'plan="{settings.folder / "plan.json"}" '
+    f'state="{settings.folder / "recommender" / "state"}" '
+    f'seed={seed} transcript={str(settings.transcript).lower()}'
+  )
+  running.submit(
+    ['flwr', 'run', str(APP), 'trial', '--run-config', config],
+    port=int((settings.sockets / 'port').read_text()),
+    FLWR_HOME=str(settings.folder / 'flower' / _SUPERLINK),
+  )
