@@ -80,7 +80,9 @@ def answer_once(
       if round < last:
         raise RejectedError(f'round {round} is over; the last was {last}')
       if not 0 <= round < rounds:
-        raise RejectedError(f'round {round} is past the {rounds} that are allowed')
+        raise RejectedError(
+          f'round {round} is past the {rounds} that are allowed'
+        )
       reply, state = answer(message, state)
       state = {
         **state,

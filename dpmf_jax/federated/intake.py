@@ -20,6 +20,10 @@ class RejectedError(ValueError):
   """A message that does not count."""
 
 
+class RefusedError(RejectedError):
+  """An answer that says that there will be none in this round."""
+
+
 class Shape(NamedTuple):
   """What one array of a message must be; None is any length."""
 
@@ -48,7 +52,7 @@ def opened(
   if message.sender != sender:
     raise RejectedError(f'says that it is from {name(message.sender)}')
   if message.kind == Kind.REFUSED and kind != Kind.REFUSED:
-    raise RejectedError(f'refused: {refusal(message)}')
+    raise RefusedError(f'refused: {refusal(message)}')
   if message.kind != kind:
     raise RejectedError(f'is {message.kind.name}, not {kind.name}')
   if len(arrays) != len(shapes) + 1:

@@ -2,18 +2,24 @@
 
 The rules. A node is asked up to `attempts` times, with the same bytes. What
 arrives counts if `intake` lets it through, and only the first time; what is
-late, replayed, doubled or wrong is put down and left out. After the last
-attempt the round goes on without those who are missing, as if their users were
-offline, or stops the run where fewer than `least` nodes are left. A node that
-gets the same question again gives the same answer again, bit by bit (see
-`folders.answer_once`), so that asking twice costs nothing.
+late, replayed, doubled or wrong is put down and left out; who refuses is not
+asked again. After the last attempt the round goes on without those who are
+missing, as if their users were offline, or stops the run where fewer than
+`least` nodes are left. A node that gets the same question again gives the same
+answer again, bit by bit (see `folders.answer_once`), so that asking twice
+costs nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from dpmf_jax.federated.intake import RejectedError, in_round, name
+from dpmf_jax.federated.intake import (
+  RefusedError,
+  RejectedError,
+  in_round,
+  name,
+)
 from dpmf_jax.federated.journal import Journal
 from dpmf_jax.federated.plan import Plan
 from dpmf_jax.messages import Message
@@ -52,8 +58,12 @@ def gathered(
     TooFewNodesError: where there are fewer.
   """
   counted: dict[int, Message] = {}
+  refused: set[int] = set()
   for attempt in range(1, plan.attempts + 1):
-    missing = {k: v for k, v in questions.items() if k not in counted}
+    over = counted.keys() | refused
+    missing = {k: v for k, v in questions.items() if k not in over}
+    if not missing:
+      break
     if attempt > 1:
       who = [name(peer) for peer in sorted(missing)]
       journal.log('asked again', round=round, attempt=attempt, who=who)
@@ -69,10 +79,10 @@ def gathered(
           raise RejectedError('doubled: it has been counted already')
       except RejectedError as error:
         journal.log('rejected', round=round, who=name(peer), why=str(error))
+        if isinstance(error, RefusedError):
+          refused.add(peer)
         continue
       counted[peer] = message
-    if len(counted) == len(questions):
-      break
   left_out = [name(peer) for peer in sorted(questions.keys() - counted.keys())]
   if left_out:
     journal.log('left out', round=round, who=left_out)

@@ -85,7 +85,9 @@ def checked_report(plan: Plan, peer: int, data: bytes) -> Message:
   if not known.all() or (np.diff(users.astype(np.int64)) <= 0).any():
     raise RejectedError('an unknown user, or one twice')
   if not len(users) == len(counts) == len(converged):
-    raise RejectedError('wrong shape: users, counts and converged differ in length')
+    raise RejectedError(
+      'wrong shape: users, counts and converged differ in length'
+    )
   total = int(counts.astype(np.int64).sum())
   if not len(items) == len(gradients) == total:
     raise RejectedError('wrong shape: items, gradients and counts differ')

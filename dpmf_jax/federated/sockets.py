@@ -18,6 +18,7 @@ from pathlib import Path
 
 _SIZE = struct.Struct('<Q')
 MOST_BYTES = 2**31
+_LONGEST = 600  # seconds that a worker may take
 
 
 def asked(path: str | Path, data: bytes, seconds: float) -> bytes:
@@ -59,21 +60,24 @@ def local_exchange(paths: Mapping[int, str | Path]):
   pool = concurrent.futures.ThreadPoolExecutor(max_workers=2 * len(paths) + 2)
   late: list[tuple[int, concurrent.futures.Future]] = []
 
-  def ask(peer: int, data: bytes) -> bytes:
-    # A worker that is just starting has no socket yet.
-    for _ in range(40):
-      with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
-        return asked(paths[peer], data, 600)
+  def ask(peer: int, data: bytes, end: float) -> bytes:
+    while True:
+      try:
+        return asked(paths[peer], data, _LONGEST)
+      except (OSError, EOFError):
+        # A worker that is just starting has no socket yet.
+        if time.monotonic() > end:
+          raise
       time.sleep(0.25)
-    return asked(paths[peer], data, 600)
 
   def exchange(
     questions: Mapping[int, bytes], seconds: float
   ) -> Iterable[tuple[int, bytes]]:
-    pending = late + [
-      (peer, pool.submit(ask, peer, data)) for peer, data in questions.items()
-    ]
     end = time.monotonic() + seconds
+    pending = late + [
+      (peer, pool.submit(ask, peer, data, end))
+      for peer, data in questions.items()
+    ]
     wanted = set(questions)
     while pending and wanted and time.monotonic() < end:
       concurrent.futures.wait(

@@ -27,7 +27,7 @@ def start_all(running: Processes, plan: Plan, settings: Settings) -> None:
   if settings.flower:
     _start_superlink(running, settings)
   for number in range(len(plan.nodes)):
-    start_node(running, plan, settings, number)
+    start_node(running, settings, number)
   if plan.system == 'untrusted_pmf':
     start_aggregator(running, settings)
   if settings.flower:
@@ -37,15 +37,19 @@ def start_all(running: Processes, plan: Plan, settings: Settings) -> None:
 
 
 def start_node(
-  running: Processes, plan: Plan, settings: Settings, number: int
+  running: Processes,
+  settings: Settings,
+  number: int,
+  worker: tuple[str, ...] = ('-m', 'launch.federated.worker'),
 ) -> None:
   """Starts a node's worker and, with Flower, its SuperNode."""
-  del plan
   folder = settings.folder / f'node-{number}'
   running.start(
     f'node-{number}',
     [
-      *_python('worker', settings),
+      sys.executable,
+      *worker,
+      *_common(settings),
       f'--number={number}',
       f'--ratings={folder / "ratings.csv"}',
       f'--users={folder / "users.json"}',
@@ -73,18 +77,26 @@ def start_aggregator(running: Processes, settings: Settings) -> None:
     _start_supernode(running, settings, 'aggregator', AGGREGATOR, 'aggregator')
 
 
-def kill_node(running: Processes, number: int) -> None:
-  """Kills all processes of a node."""
-  for name in (f'node-{number}', f'node-{number}-supernode'):
-    if name in running.running:
-      running.kill(name)
+def restart(running: Processes, settings: Settings, party: str) -> None:
+  """Kills all processes of 'aggregator' or a node, and starts them again."""
+  node = party != 'aggregator'
+  name = f'node-{party}' if node else party
+  for process in (name, f'{name}-supernode'):
+    if process in running.running:
+      running.kill(process)
+  if node:
+    start_node(running, settings, int(party))
+  else:
+    start_aggregator(running, settings)
 
 
 def _python(module: str, settings: Settings) -> list[str]:
+  name = f'launch.federated.{module}'
+  return [sys.executable, '-m', name, *_common(settings)]
+
+
+def _common(settings: Settings) -> list[str]:
   return [
-    sys.executable,
-    '-m',
-    f'launch.federated.{module}',
     f'--plan={settings.folder / "plan.json"}',
     f'--transcript={str(settings.transcript).lower()}',
   ]

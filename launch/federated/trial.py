@@ -60,8 +60,8 @@ _SECONDS = flags.DEFINE_float('seconds', 120.0, 'Length of an attempt.')
 _KILL = flags.DEFINE_list(
   'kill',
   [],
-  'NODE:ROUND pairs: kill that node once the round before it is done, and '
-  'start it again, to see that the run goes on.',
+  'PARTY:ROUND pairs, with a node or aggregator: kill it once that many rounds '
+  'are done, and start it again, to see that the run goes on.',
 )
 _TRANSCRIPT = flags.DEFINE_bool('transcript', False, 'Keep all messages.')
 _PATIENCE = flags.DEFINE_float(
@@ -99,7 +99,16 @@ def node_sizes(num_users: int, num_items: int, nodes: int) -> list[int]:
   return sizes
 
 
-def prepared(folder: Path, train):
+def prepared(
+  folder: Path,
+  train,
+  *,
+  system: str,
+  nodes: int,
+  settings: dict[str, Any],
+  attempts: int,
+  seconds: float,
+):
   """The plan, with the files of each node written."""
   import numpy as np
 
@@ -109,56 +118,54 @@ def prepared(folder: Path, train):
   from dpmf_jax.federated.plan import Node, Plan, new_run, write_plan
   from dpmf_jax.federated.sums_node import KEY_FILE
 
-  sums = _SYSTEM.value == 'untrusted_pmf'
-  folders = [folder / f'node-{i}' for i in range(_NODES.value)]
+  sums = system == 'untrusted_pmf'
+  folders = [folder / f'node-{i}' for i in range(nodes)]
   for party in [*folders, folder / 'aggregator', folder / 'recommender']:
     (party / 'state').mkdir(mode=0o700, parents=True)
   key = lambda party: boxes.public_key(
     boxes.own_key(party / 'state' / KEY_FILE)
   )
-  nodes, first = [], 0
-  for part, count in zip(
-    folders,
-    node_sizes(train.num_users, train.num_items, _NODES.value),
-    strict=True,
-  ):
+  made, first = [], 0
+  sizes = node_sizes(train.num_users, train.num_items, nodes)
+  for part, count in zip(folders, sizes, strict=True):
     there = (train.user >= first) & (train.user < first + count)
     write(train.take(np.flatnonzero(there)), part / 'ratings.csv')
     users = [str(user) for user in train.user_ids[first : first + count]]
     files.write_json(part / 'users.json', users, mode=0o600)
     (part / 'ratings.csv').chmod(0o600)
-    nodes.append(Node(first, count, key(part) if sums else ''))
+    made.append(Node(first, count, key(part) if sums else ''))
     first += count
-  settings: dict[str, Any] = {
-    'scale': list(train.scale),
-    'epsilon': _EPSILON.value,
-  }
-  if sums:
-    settings |= {
-      'variant': 'sound',
-      'relation': 'add_remove',
-      'colluders': _COLLUDERS.value,
-    }
-  else:
+  if not sums:
     # The number of ratings is public: the paper's claim has it so, too.
-    settings |= {
-      'rank': _RANK.value,
-      'steps': _ROUNDS.value,
+    settings = {
       'sent': len(train) / train.num_users,
       'likelihood_scale': float(len(train)),
+      **settings,
     }
   plan = Plan(
     run=new_run(),
-    system=_SYSTEM.value,
-    settings=settings,
+    system=system,  # pyright: ignore[reportArgumentType]
+    settings={'scale': list(train.scale), **settings},
     item_ids=tuple(str(item) for item in train.item_ids),
-    nodes=tuple(nodes),
+    nodes=tuple(made),
     aggregator_key=key(folder / 'aggregator') if sums else '',
-    attempts=_ATTEMPTS.value,
-    seconds=_SECONDS.value,
+    attempts=attempts,
+    seconds=seconds,
   )
   write_plan(folder / 'plan.json', plan)
   return plan
+
+
+def _settings() -> dict[str, Any]:
+  """The system's settings from the flags."""
+  common: dict[str, Any] = {'epsilon': _EPSILON.value}
+  if _SYSTEM.value == 'sdmf':
+    return common | {'rank': _RANK.value, 'steps': _ROUNDS.value}
+  return common | {
+    'variant': 'sound',
+    'relation': 'add_remove',
+    'colluders': _COLLUDERS.value,
+  }
 
 
 def main(argv) -> int:
@@ -173,10 +180,18 @@ def main(argv) -> int:
     if not _OVERWRITE.value:
       raise ValueError(f'{folder} exists; pass --overwrite to replace it')
     shutil.rmtree(folder)
-  kills = sorted(_kills(), key=lambda kill: kill[1])
+  kills = _kills()
   train, test = random_split(_load(), _TEST_FRACTION.value, seed=0)
   folder.mkdir(parents=True, mode=0o700)
-  plan = prepared(folder, train)
+  plan = prepared(
+    folder,
+    train,
+    system=_SYSTEM.value,
+    nodes=_NODES.value,
+    settings=_settings(),
+    attempts=_ATTEMPTS.value,
+    seconds=_SECONDS.value,
+  )
   began = time.monotonic()
   # Unix sockets have short names.
   with (
@@ -210,17 +225,18 @@ def main(argv) -> int:
   return 0 if done else 1
 
 
-def _kills() -> list[tuple[int, int]]:
-  try:
-    pairs = [tuple(map(int, word.split(':'))) for word in _KILL.value]
-    found = [(node, round) for node, round in pairs]
-  except ValueError:
-    raise ValueError(
-      f'--kill={",".join(_KILL.value)} must be NODE:ROUND pairs'
-    ) from None
-  if any(not 0 <= node < _NODES.value for node, _ in found):
-    raise ValueError(f'--kill: there are nodes 0..{_NODES.value - 1}')
-  return found
+def _kills() -> list[tuple[str, int]]:
+  """(party, round) of those to kill, in order of rounds."""
+  names = ['aggregator', *(str(i) for i in range(_NODES.value))]
+  found = []
+  for word in _KILL.value:
+    party, _, round = word.partition(':')
+    if party not in names or not round.isdigit():
+      raise ValueError(
+        f'--kill={word} must be PARTY:ROUND, with a party of {names}'
+      )
+    found.append((party, int(round)))
+  return sorted(found, key=lambda kill: kill[1])
 
 
 def _watched(running, plan, settings, kills) -> bool:
@@ -232,7 +248,7 @@ def _watched(running, plan, settings, kills) -> bool:
 
   rounds = plan.config.steps if plan.system == 'sdmf' else 1
   state = settings.folder / 'recommender' / 'state'
-  seen, moved = 0, time.monotonic()
+  seen, done, moved = 0, 0, time.monotonic()
   with tqdm.tqdm(total=rounds, unit='round') as bar:
     while time.monotonic() - moved < _PATIENCE.value:
       time.sleep(0.3)
@@ -241,11 +257,10 @@ def _watched(running, plan, settings, kills) -> bool:
       for line in log[seen:]:
         moved = time.monotonic()
         if line['event'] == 'round done':
+          done += 1
           bar.update(1)
-          while kills and line['round'] + 1 >= kills[0][1]:
-            node, _ = kills.pop(0)
-            parties.kill_node(running, node)
-            parties.start_node(running, plan, settings, node)
+        while kills and done >= kills[0][1]:
+          parties.restart(running, settings, kills.pop(0)[0])
         if line['event'] == 'written':
           return True
         if line['event'] == 'failed':
