@@ -4,6 +4,7 @@ import json
 import os
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -199,7 +200,7 @@ FAULTS = {
   'is from node 1': lambda data: changed(data, sender=1),
   'late or replayed': lambda data: changed(data, round=7),
   'is PUBLIC': lambda data: changed(data, kind=Kind.PUBLIC),
-  'broken: the message': lambda data: data[:30],
+  'is cut off': lambda data: data[:30],
   'broken: not': lambda data: b'x' + data[1:],
   'follow': lambda data: data + b'0',
 }
@@ -320,7 +321,7 @@ def test_nodes_keep_to_their_budget(deployment):
 
   assert 'is over' in refusal(asked[0])
   more = messages.from_bytes(asked[-1])._replace(round=ROUNDS)
-  assert 'only 3 are allowed' in refusal(messages.to_bytes(more))
+  assert 'past the 3 that' in refusal(messages.to_bytes(more))
   with pytest.raises(ValueError, match='another run'):
     started(sdmf_plan(), deployment.places[0], 0)
 
@@ -449,7 +450,7 @@ class Sums:
 def exact_sums(plan):
   """The simulator's sums without noise."""
   hyper = untrusted_sums.hyper_of(plan.config, USERS)
-  features = untrusted_sums.feature_counts(np.ones((USERS, 1)))
+  features = jnp.asarray(untrusted_sums.feature_counts(np.ones((USERS, 1))))
   rows = training_data(RATINGS).by_item
   return np.asarray(untrusted_sums.statistic(rows, features, hyper))
 

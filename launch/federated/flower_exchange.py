@@ -27,7 +27,7 @@ def flower_exchange(grid: Grid, journal: Journal) -> Exchange:
   places: dict[int, int] = {}  # party -> Flower's node
   greeted: set[int] = set()
   greetings: set[str] = set()
-  pending: dict[str, int] = {}  # message -> party
+  pending: dict[str, tuple[int, int]] = {}  # message -> (party, node)
   looked = [-_LOOK]
 
   def look() -> None:
@@ -42,13 +42,13 @@ def flower_exchange(grid: Grid, journal: Journal) -> Exchange:
       greetings.update(found for found in grid.push_messages(asked) if found)
       greeted.update(new)
 
-  def arrived() -> Iterable[tuple[int, Message]]:
-    """(party, answer) to questions; greetings are dealt with here."""
+  def arrived() -> Iterable[tuple[int, int, Message]]:
+    """(party, node, answer) to questions; greetings are dealt with here."""
     waiting = [*greetings, *pending]
     for message in grid.pull_messages(waiting) if waiting else ():
       question = message.metadata.reply_to_message_id
       if question in pending:
-        yield pending.pop(question), message
+        yield *pending.pop(question), message
         continue
       greetings.discard(question)
       node = message.metadata.src_node_id
@@ -81,14 +81,15 @@ def flower_exchange(grid: Grid, journal: Journal) -> Exchange:
           [Message(content, node, MessageType.TRAIN)]
         )
         if pushed:
-          pending[pushed] = party
+          pending[pushed] = (party, node)
           sent[party] = node
-      for party, message in arrived():
+      for party, node, message in arrived():
         if message.has_error():
           why = f'Flower error {message.error.code}'
           journal.log('no answer', who=name(party), why=why)
-          sent.pop(party, None)
-          not_before[party] = time.monotonic() + _AGAIN
+          if sent.get(party) == node:  # not one that was since replaced
+            del sent[party]
+            not_before[party] = time.monotonic() + _AGAIN
           continue
         answered.add(party)
         yield party, bytes(message.content['dpmf']['data'])  # type: ignore
