@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 
 from dpmf_jax import messages
@@ -142,12 +143,14 @@ def own_sums(
 ) -> np.ndarray:
   """What each of the users adds, [n, I, W] int32, without noise."""
   hyper = untrusted_sums.hyper_of(plan.config, plan.num_users)
-  feature = untrusted_sums.feature_counts(np.ones((1, RANK)))[0]
+  feature = untrusted_sums.feature_counts(np.ones((1, RANK)))
   user, item, value = ratings
+  # Of all users at once, as `untrusted_sums.user_sums` has it for one.
+  terms = untrusted_sums.rating_terms(
+    jnp.asarray(np.repeat(feature, len(value), axis=0)),
+    jnp.asarray(value, jnp.float32),
+    hyper,
+  )
   sums = np.zeros((count, plan.num_items, width()), np.int32)
-  for who in np.unique(user):
-    own = user == who
-    sums[who] = untrusted_sums.user_sums(
-      feature, item[own], value[own], plan.num_items, hyper
-    )
+  np.add.at(sums, (user, item), np.asarray(terms))
   return sums

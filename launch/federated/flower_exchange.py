@@ -27,7 +27,8 @@ def flower_exchange(grid: Grid, journal: Journal) -> Exchange:
   places: dict[int, int] = {}  # party -> Flower's node
   greeted: set[int] = set()
   greetings: set[str] = set()
-  pending: dict[str, tuple[int, int]] = {}  # message -> (party, node)
+  # message -> (party, node, question)
+  pending: dict[str, tuple[int, int, bytes]] = {}
   looked = [-_LOOK]
 
   def look() -> None:
@@ -42,8 +43,8 @@ def flower_exchange(grid: Grid, journal: Journal) -> Exchange:
       greetings.update(found for found in grid.push_messages(asked) if found)
       greeted.update(new)
 
-  def arrived() -> Iterable[tuple[int, int, Message]]:
-    """(party, node, answer) to questions; greetings are dealt with here."""
+  def arrived() -> Iterable[tuple[int, int, bytes, Message]]:
+    """(party, node, question, answer); greetings are dealt with here."""
     waiting = [*greetings, *pending]
     for message in grid.pull_messages(waiting) if waiting else ():
       question = message.metadata.reply_to_message_id
@@ -64,7 +65,13 @@ def flower_exchange(grid: Grid, journal: Journal) -> Exchange:
     questions: Mapping[int, bytes], seconds: float
   ) -> Iterable[tuple[int, bytes]]:
     end = time.monotonic() + seconds
-    sent: dict[int, int] = {}  # party -> the node that was asked
+    # party -> the node that was asked. What an earlier attempt asked, and was
+    # not answered, is still under way: asking once more would fill a queue.
+    sent = {
+      party: node
+      for party, node, data in pending.values()
+      if questions.get(party) == data
+    }
     not_before: dict[int, float] = {}
     answered: set[int] = set()
     while time.monotonic() < end and answered < questions.keys():
@@ -81,9 +88,9 @@ def flower_exchange(grid: Grid, journal: Journal) -> Exchange:
           [Message(content, node, MessageType.TRAIN)]
         )
         if pushed:
-          pending[pushed] = (party, node)
+          pending[pushed] = (party, node, data)
           sent[party] = node
-      for party, node, message in arrived():
+      for party, node, data, message in arrived():
         if message.has_error():
           why = f'Flower error {message.error.code}'
           journal.log('no answer', who=name(party), why=why)
@@ -91,7 +98,8 @@ def flower_exchange(grid: Grid, journal: Journal) -> Exchange:
             del sent[party]
             not_before[party] = time.monotonic() + _AGAIN
           continue
-        answered.add(party)
+        if questions.get(party) == data:
+          answered.add(party)
         yield party, bytes(message.content['dpmf']['data'])  # type: ignore
       time.sleep(_POLL)
 

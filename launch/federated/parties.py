@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,12 +23,26 @@ class Settings(NamedTuple):
   transcript: bool
 
 
-def start_all(running: Processes, plan: Plan, settings: Settings) -> None:
-  """Starts the network, if any, all workers and the recommender."""
+Worker = tuple[str, ...]
+_WORKER: Worker = ('-m', 'launch.federated.worker')
+
+
+def start_all(
+  running: Processes,
+  plan: Plan,
+  settings: Settings,
+  workers: Mapping[int, Worker] | None = None,
+) -> None:
+  """Starts the network, if any, all workers and the recommender.
+
+  `workers` has the arguments of Python for nodes that run another program.
+  """
+  workers = workers or {}
   if settings.flower:
     _start_superlink(running, settings)
   for number in range(len(plan.nodes)):
-    start_node(running, settings, number)
+    worker = workers.get(number, _WORKER)
+    start_node(running, settings, number, worker)
   if plan.system == 'untrusted_pmf':
     start_aggregator(running, settings)
   if settings.flower:
@@ -40,7 +55,7 @@ def start_node(
   running: Processes,
   settings: Settings,
   number: int,
-  worker: tuple[str, ...] = ('-m', 'launch.federated.worker'),
+  worker: Worker = _WORKER,
 ) -> None:
   """Starts a node's worker and, with Flower, its SuperNode."""
   folder = settings.folder / f'node-{number}'
