@@ -11,7 +11,6 @@ from __future__ import annotations
 import enum
 import math
 import struct
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -94,8 +93,3 @@ def _array(data: bytes, place: int) -> tuple[np.ndarray, int]:
     raise ValueError(f'an array of shape {shape} at byte {place} is cut off')
   array = np.frombuffer(data[start:end], dtype).reshape(shape)
   return array.astype(dtype.newbyteorder('=')), end
-
-
-def sizes(messages: Sequence[Message]) -> int:
-  """Bytes of all messages together."""
-  return sum(len(to_bytes(message)) for message in messages)

@@ -230,7 +230,12 @@ _SETTINGS = {
   'colluders': flags.DEFINE_integer(
     'colluders',
     None,
-    'untrusted_pmf, sound: how many users may collude or drop out.',
+    'untrusted_pmf, sound: how many users may collude.',
+  ),
+  'dropouts': flags.DEFINE_integer(
+    'dropouts',
+    None,
+    'untrusted_pmf, sound: how many reports may not arrive.',
   ),
   'users': flags.DEFINE_enum(
     'users',
@@ -474,6 +479,14 @@ def _train() -> None:
     'seconds': round(time.monotonic() - began, 3),
     'curve': curve,
   }
+  if _SYSTEM.value == 'untrusted_pmf':
+    from dpmf_jax.systems.untrusted_protocol import communication
+
+    report['bytes_per_user'] = communication(
+      config,
+      num_items=ratings.num_items,
+      ratings_per_user=len(train) / ratings.num_users,
+    )
   files.write_json(folder / 'metrics.json', report, mode=0o600)
   name = f'{_SYSTEM.value} ({variant}) on {ratings.name}'
   if document['epsilon'] is not None:

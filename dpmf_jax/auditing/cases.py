@@ -71,7 +71,9 @@ _UNTRUSTED: tuple[tuple[str, dict[str, Any]], ...] = (
   ('replace', {'view': 'recommender', 'epsilon': 1.0}),
 )
 # Steps that carry a rating into its user's vector, and so into the next round.
-_ROUNDS = {**_PURE, 'epsilon': 1.0, 'rank': 1, 'rounds': 2, 'step_size': 0.2}
+_ROUNDS = {**_PURE, 'epsilon': 1.0, 'rank': 1}
+_TWO_ROUNDS = {**_ROUNDS, 'view': 'recommender', 'rounds': 2, 'step_size': 0.2}
+_SIX_ROUNDS = {**_ROUNDS, 'rounds': 6, 'step_size': 1.0}
 
 CASES: dict[tuple[str, str], tuple[Case, ...]] = {
   ('gaussian_mf', 'sound'): tuple(
@@ -135,10 +137,10 @@ CASES: dict[tuple[str, str], tuple[Case, ...]] = {
   ),
   # H is in the recommender's view, and drawn in each run; the start is known.
   ('untrusted_pmf', 'paper'): (
-    Case({**_ROUNDS, 'view': 'recommender'}, 'known'),
-    Case({**_ROUNDS, 'view': 'recommender', 'users': 'dynamic'}, 'known'),
-    Case({**_ROUNDS, 'view': 'third_party', 'rounds': 12}, 'known'),
-    Case({**_ROUNDS, 'view': 'public', 'rounds': 12}, 'known'),
+    Case(_TWO_ROUNDS, 'known'),
+    Case({**_TWO_ROUNDS, 'users': 'dynamic'}, 'known'),
+    Case({**_SIX_ROUNDS, 'view': 'third_party'}, 'known'),
+    Case({**_SIX_ROUNDS, 'view': 'public'}, 'known'),
   ),
   ('nonprivate', 'none'): (
     Case({'scale': (1.0, 5.0), 'rank': 1, 'steps': 2}, 'random'),

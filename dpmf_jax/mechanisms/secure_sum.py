@@ -42,7 +42,7 @@ class Aggregate(NamedTuple):
   values: np.ndarray  # uint32: the sum of what arrived, masked
 
 
-class BrokenRound(ValueError):
+class BrokenRoundError(ValueError):
   """A round that cannot be summed: nothing of it may be passed on."""
 
 
@@ -134,9 +134,7 @@ def masked(words: np.ndarray, mask: np.ndarray) -> np.ndarray:
   """
   words, mask = _words(words), _words(mask)
   if words.shape != mask.shape:
-    raise ValueError(
-      f'a mask of shape {mask.shape} for words of {words.shape}'
-    )
+    raise ValueError(f'a mask of shape {mask.shape} for words of {words.shape}')
   return words + mask  # wraps, as the ring does
 
 
@@ -202,7 +200,7 @@ def aggregate(
     num_rows: of the sum, then.
 
   Raises:
-    BrokenRound: where a report is missing, doubled, of another round, from
+    BrokenRoundError: where a report is missing, doubled, of another round, from
       somebody else or of another shape. The caller then passes nothing on and
       has the round done again, under another number and with new masks.
 
@@ -216,16 +214,18 @@ def aggregate(
   found: dict[int, np.ndarray] = {}
   for report in reports:
     if report.round != round:
-      raise BrokenRound(
+      raise BrokenRoundError(
         f'a report of round {report.round} from {report.sender} in {round}'
       )
     if report.sender not in expected:
-      raise BrokenRound(f'nobody expects a report from {report.sender}')
+      raise BrokenRoundError(f'nobody expects a report from {report.sender}')
     if report.sender in found:
-      raise BrokenRound(f'two reports from {report.sender} in round {round}')
+      raise BrokenRoundError(
+        f'two reports from {report.sender} in round {round}'
+      )
     found[report.sender] = _words(report.values)
   if len(found) < least:
-    raise BrokenRound(
+    raise BrokenRoundError(
       f'{len(found)} of {len(expected)} reports arrived in round {round}, and '
       f'{least} are needed: nothing is passed on'
     )
@@ -242,15 +242,15 @@ def _total(
   """The sum of `words` of the senders, row by row where `rows` says so."""
   shapes = {words[who].shape[rows is not None :] for who in senders}
   if len(shapes) != 1:
-    raise BrokenRound(f'words to sum differ in shape: {shapes}')
+    raise BrokenRoundError(f'words to sum differ in shape: {shapes}')
   if rows is None:
     return ring_sum(words[who] for who in senders)
   total = np.zeros((num_rows, *shapes.pop()), np.uint32)
   for who in senders:
     if who not in rows or len(rows[who]) != len(words[who]):
-      raise BrokenRound(f'no rows for the {len(words[who])} from {who}')
+      raise BrokenRoundError(f'no rows for the {len(words[who])} from {who}')
     if len(np.unique(rows[who])) != len(rows[who]):
-      raise BrokenRound(f'a row of {who} is there twice')
+      raise BrokenRoundError(f'a row of {who} is there twice')
     total[rows[who]] += _words(words[who])
   return total
 
@@ -268,19 +268,19 @@ def unmasked(
   sum, and stay where they are.
 
   Raises:
-    BrokenRound: for another round's sum, a sender without a mask, a sender
+    BrokenRoundError: for another round's sum, a sender without a mask, a sender
       who is counted twice, or none at all.
   """
   if total.round != round:
-    raise BrokenRound(f'a sum of round {total.round} in round {round}')
+    raise BrokenRoundError(f'a sum of round {total.round} in round {round}')
   if not total.arrived or len(set(total.arrived)) != len(total.arrived):
-    raise BrokenRound(f'senders {total.arrived} must be there, each once')
+    raise BrokenRoundError(f'senders {total.arrived} must be there, each once')
   missing = set(total.arrived) - set(masks)
   if missing:
-    raise BrokenRound(f'no mask of {sorted(missing)}, who are in the sum')
+    raise BrokenRoundError(f'no mask of {sorted(missing)}, who are in the sum')
   known = _total(masks, total.arrived, rows, len(total.values))
   if known.shape != np.shape(total.values):
-    raise BrokenRound(
+    raise BrokenRoundError(
       f'masks of shape {known.shape} for a sum of {np.shape(total.values)}'
     )
   return signed(_words(total.values) - known)

@@ -124,7 +124,9 @@ def _poisson(top: int, bottom: int, below: Callable[[int], int]) -> int:
   # n of mean 1, each point kept with chance top / (bottom n).
   n = -(-top // bottom)
   return sum(
-    below(bottom * n) < top for _ in range(n) for _ in range(_poisson_one(below))
+    below(bottom * n) < top
+    for _ in range(n)
+    for _ in range(_poisson_one(below))
   )
 
 

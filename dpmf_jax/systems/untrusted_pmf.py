@@ -36,13 +36,13 @@ def untrusted_pmf(
 
   Privacy (sound): one rating moves (A, b) of one item by at most
   `moved_units` in L1 norm, as integers (`untrusted_sums.rating_terms`), and
-  all sums are exact on the ring. The reports of the U - c users that do not
-  collude, and arrived, hold shares of noise that add up to two-sided geometric
+  all sums are exact on the ring. At least U - c - d users arrived and do not
+  collude. The shares of noise in their reports add up to two-sided geometric
   noise on every coordinate (`mechanisms.shares`), so that the sum, and what is
-  made of it, is epsilon-DP; the colluders' own reports are constants to be
-  taken off, and any further honest shares are independent noise. That is what
-  the recommender sees. The third party sees reports under masks that it does
-  not know, which are uniform and independent of everything, and what is
+  made of it, is epsilon-DP for their ratings; the colluders' reports are
+  constants to be taken off, and any further shares are independent noise. That
+  is what the recommender sees. The third party sees reports under masks that it
+  does not know, which are uniform and independent of everything, and what is
   published. Every user reports on every item, so that nobody sees who rated
   what.
   """
@@ -62,13 +62,14 @@ def untrusted_pmf(
     hyper = untrusted_sums.hyper_of(config, num_users)
     return untrusted_sums.start(data, counts, hyper)
 
+  colluding = config.unneeded > 0
   return System(
     init=init,
     step=untrusted_sums.sums_step(
-      config.relation, config.noise_bits, config.colluders > 0
+      config.relation, config.noise_bits, colluding
     ),
     model=untrusted_sums.sums_model,
-    release=untrusted_sums.sums_release(config.view),
+    release=untrusted_sums.sums_release(config.view, colluding),
     steps=1,
     guarantee=guarantee(config),
   )

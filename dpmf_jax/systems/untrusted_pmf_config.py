@@ -33,8 +33,10 @@ class UntrustedPMFConfig:
     scale: (lowest, highest) possible rating.
     epsilon: of everything that any party sees; pure.
     delta: at which the certificate states epsilon; none is needed.
-    colluders: c, how many users may give their shares away or drop out, all
-      together, before the guarantee fails (sound).
+    colluders: c, how many users may tell the recommender or the third party
+      their shares before the guarantee fails (sound).
+    dropouts: d, how many reports may not arrive before the round has to be
+      done again (sound).
     view: what `release` gives: 'public', what everybody gets; or all that the
       recommender or the third party sees, for the auditor.
     users: 'static' or 'dynamic' (paper): scenario 2 or 3.
@@ -59,6 +61,7 @@ class UntrustedPMFConfig:
   epsilon: float
   delta: float = 0.0
   colluders: int = 0
+  dropouts: int = 0
   view: View = 'public'
   users: Users = 'static'
   online: float = 1.0
@@ -75,13 +78,17 @@ class UntrustedPMFConfig:
   vector_ridge: float = 8.0
 
   def __post_init__(self):
-    for field in ('rank', 'rounds', 'colluders', 'noise_bits'):
+    for field in (
+      'rank',
+      'rounds',
+      'colluders',
+      'dropouts',
+      'noise_bits',
+    ):
       checked_count(field, getattr(self, field))
     positive = 'positive and finite'
-    views, kinds = ('public', 'recommender', 'third_party'), (
-      'static',
-      'dynamic',
-    )
+    views = ('public', 'recommender', 'third_party')
+    kinds = ('static', 'dynamic')
     require(
       self,
       variant=(self.variant in ('paper', 'sound'), "'paper' or 'sound'"),
@@ -129,6 +136,11 @@ class UntrustedPMFConfig:
     return sum(self.scale) / 2
 
   @property
+  def unneeded(self) -> int:
+    """How many shares of noise the guarantee does without: c + d."""
+    return self.colluders + self.dropouts
+
+  @property
   def label_bound(self) -> float:
     return (self.scale[1] - self.scale[0]) / 2
 
@@ -140,8 +152,8 @@ PAPER: dict[str, Any] = {'variant': 'paper', 'relation': 'replace'}
 class Units(NamedTuple):
   """How many units of noise the parts of a rating's term can have (sound)."""
 
-  count: int  # A of features of L1 norm 1, in L1 norm over its triangle
-  label: int  # b of the largest label
+  counts: int  # A of features of L1 norm 1, in L1 norm over its triangle
+  labels: int  # b of the largest label
 
 
 def units_of(config: UntrustedPMFConfig) -> Units:
@@ -173,8 +185,8 @@ def moved_units(config: UntrustedPMFConfig) -> int:
   """How far one rating moves what is noised, in L1 norm (sound)."""
   units = units_of(config)
   if config.relation == 'replace':
-    return 2 * units.label
-  return units.count + units.label
+    return 2 * units.labels
+  return units.counts + units.labels
 
 
 def share_scale(config: UntrustedPMFConfig) -> float:
@@ -198,8 +210,9 @@ ASSUMPTIONS = (
   'Users and third party, and users and recommender, have private and '
   'authenticated channels: the recommender does not see single reports.',
   'Every user of the public list takes part with a share for every item, rated '
-  'or not; those who collude and those whose report did not arrive are at most '
-  '{c} together, or the third party passes nothing on (secure_sum.aggregate).',
+  'or not. If more than {d} reports do not arrive, the third party passes '
+  'nothing on (secure_sum.aggregate). Whose do arrive does not depend on '
+  'ratings.',
   'A report is sent in one round. A round that is broken is done again under '
   'another number with new masks, and nothing of the broken one is passed on.',
   'Masks are one-time words from the operating system, or ChaCha20 streams, '
@@ -272,12 +285,13 @@ def guarantee(config: UntrustedPMFConfig) -> Guarantee:
     adversary=ADVERSARY.format(c=c),
     released=released,
     secret=SECRET,
-    assumptions=tuple(line.format(c=c) for line in ASSUMPTIONS) + extra,
+    assumptions=tuple(line.format(d=config.dropouts) for line in ASSUMPTIONS)
+    + extra,
     mechanism=f'for each item one secure sum of {moved} of its normal '
     'equations against public user features, in integers, with two-sided '
     f'geometric noise of ratio 1 - 2^-{config.noise_bits} on each, made of '
-    f'shares of all users but {c}; one rating moves {moved} of one item by at '
-    f'most {moved_units(config)} units in L1 norm',
+    f'shares of all users but {config.unneeded}; one rating moves {moved} of '
+    f'one item by at most {moved_units(config)} units in L1 norm',
     event=accounting.Pure(
       shares.epsilon_of_units(moved_units(config), config.noise_bits)
     ),

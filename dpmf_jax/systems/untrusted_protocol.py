@@ -4,14 +4,15 @@ Sound, one round; the masks of a user are known to the user and the
 recommender, and so are seeds in their place:
 
   user          client_report(sums of own ratings, own share, mask) -> Report
-  third party   aggregate(reports) -> Aggregate, or BrokenRound
+  third party   aggregate(reports) -> Aggregate, or BrokenRoundError
   recommender   server_apply(aggregate, masks) -> item vectors
 
-As published, a round of gradients; `serve` and `share_reports` are the
-recommender's and the third party's further messages. All randomness comes in
-as arguments: shares from `shares.polya_shares`, masks from `secure_sum`. The
-simulators in `untrusted_sums` and `untrusted_rounds` compute the same sums
-from the same terms.
+As published, a round of gradients: `gradient_report`, `secure_sum.aggregate`
+and `gradient_apply`; with dynamic users the noise is collected before the first
+(`collected_noise`) and dealt out in every round (`dealt_pieces`). Shares come
+from `client_share`, masks from `secure_sum`. The simulators in
+`untrusted_sums` and `untrusted_rounds` compute the same sums from the same
+terms.
 """
 
 from __future__ import annotations
@@ -59,33 +60,35 @@ def client_share(
 ) -> np.ndarray:
   """One user's share of noise [I, W] from the operating system (sound).
 
-  Privacy: exact; those of any num_users - colluders users add up to the
-  two-sided geometric noise of the guarantee.
+  Privacy: exact; those of any num_users - colluders - dropouts users add up to
+  the two-sided geometric noise of the guarantee.
   """
   width = rank * (rank + 3) // 2
   share = np.zeros((num_items, width), np.int64)
   noised = untrusted_sums.noised_columns(rank, config.relation)
   block = share[:, noised]
   drawn = shares.polya_shares(
-    block.size, num_users - config.colluders, config.noise_bits
+    block.size, num_users - config.unneeded, config.noise_bits
   )
   block[...] = drawn.reshape(block.shape)
   return share
 
 
 def aggregate(
-  reports: Iterable[Report], config: UntrustedPMFConfig, *, round: int, users
+  reports: Iterable[Report],
+  config: UntrustedPMFConfig,
+  *,
+  round: int,
+  users: Iterable[int],
 ) -> Aggregate:
   """The third party's sum of a sound round, once enough users are in it.
 
-  Privacy: those who did not arrive count against `colluders`; below
-  users - colluders nothing is passed on (BrokenRound).
+  Privacy: shares are made to do without those of `colluders` and `dropouts`
+  users; with more reports missing nothing is passed on (BrokenRoundError).
   """
   users = list(users)
-  least = len(users) - config.colluders
-  return secure_sum.aggregate(
-    reports, round=round, expected=users, least=least
-  )
+  least = len(users) - config.dropouts
+  return secure_sum.aggregate(reports, round=round, expected=users, least=least)
 
 
 def server_apply(
@@ -256,9 +259,7 @@ def round_bytes(
     arrays.append(words)
   down = messages.to_bytes(Message(kind, 1, 0, tuple(arrays)))
   up = messages.to_bytes(report_message(Report(1, 0, words)))
-  first = Message(
-    Kind.SETUP, 0, 0, (words[:, 0], words.astype(np.float32))
-  )
+  first = Message(Kind.SETUP, 0, 0, (words[:, 0], words.astype(np.float32)))
   return {
     'up': len(up),
     'down': len(down),
@@ -279,3 +280,35 @@ def sum_bytes(
   release = messages.to_bytes(Message(Kind.RELEASE, 1, 0, (items,)))
   down = len(sent) + len(release)
   return {'up': len(up), 'down': down, 'round': len(up) + down}
+
+
+def communication(
+  config: UntrustedPMFConfig,
+  *,
+  num_items: int,
+  ratings_per_user: float,
+  masks: str | None = None,
+) -> dict[str, float]:
+  """Bytes up and down of the mean user in a round, for metrics.json.
+
+  Args:
+    config: of the system.
+    num_items: I, all of which a user reports on (sound).
+    ratings_per_user: the mean, of those that a user reports on (paper).
+    masks: 'sent' (paper's default) or 'seed' (sound's).
+  """
+  if config.variant == 'sound':
+    return dict(sum_bytes(num_items=num_items, masks=masks or 'seed'))
+  # Sizes are linear in the number of ratings.
+  few = int(ratings_per_user)
+  low, high = (
+    round_bytes(
+      rank=config.rank,
+      num_items=number,
+      users=config.users,
+      masks=masks or 'sent',
+    )
+    for number in (few, few + 1)
+  )
+  part = ratings_per_user - few
+  return {k: round(low[k] + part * (high[k] - low[k]), 1) for k in low}

@@ -33,8 +33,8 @@ from dpmf_jax.mechanisms.clipping import clip_rows
 from dpmf_jax.sharding import sum_over_slices
 from dpmf_jax.systems import pmf
 from dpmf_jax.systems.untrusted_pmf_config import (
-  Users,
   UntrustedPMFConfig,
+  Users,
   View,
   share_scale,
 )
@@ -81,9 +81,7 @@ class Info(NamedTuple):
 def fraction_bits(config: UntrustedPMFConfig, num_users: int) -> int:
   """f: bits after the point with which no item's sum can wrap."""
   spread = _REACH * (share_scale(config) + config.round_noise)
-  return secure_sum.fraction_bits(
-    num_users, 2 * config.residual_bound, spread
-  )
+  return secure_sum.fraction_bits(num_users, 2 * config.residual_bound, spread)
 
 
 def hyper_of(config: UntrustedPMFConfig, num_users: int) -> Hyper:
@@ -100,7 +98,8 @@ def hyper_of(config: UntrustedPMFConfig, num_users: int) -> Hyper:
 
 def start(key: jax.Array, data: Data, hyper: Hyper, *, rank: int) -> State:
   """The state before the first round, in which noise is drawn."""
-  begun = pmf.start_factors(*jax.random.split(key), data, rank)
+  user_key, item_key = jax.random.split(key)
+  begun = pmf.start_factors(user_key, item_key, data, rank)
   optimizer: Any = pmf.MOMENTUM.init(begun)
   count = jnp.maximum(data.by_user.length.sum(), 1).astype(jnp.float32)
   rate = {'learning_rate': hyper.step_size / count}

@@ -51,7 +51,7 @@ class Hyper(NamedTuple):
   label_bound: jax.Array
   center: jax.Array
   noise_variance: jax.Array  # of a coordinate, in units
-  more_shape: jax.Array  # c / (U - c): of noise beyond what is needed
+  more_shape: jax.Array  # of noise beyond what is needed: c / (U - c)
   prior_variance: jax.Array
   bias_ridge: jax.Array
   vector_ridge: jax.Array
@@ -96,18 +96,19 @@ def hyper_of(config: UntrustedPMFConfig, num_users: int) -> Hyper:
   Raises:
     ValueError: where sums could wrap, or nobody is left to add noise.
   """
-  units, c = units_of(config), config.colluders
+  units, c = units_of(config), config.unneeded
   if c >= num_users:
     raise ValueError(
-      f'colluders={c} must be below the number of users, {num_users}'
+      f'colluders + dropouts = {c} must be below the number of users, '
+      f'{num_users}'
     )
   more = c / (num_users - c)
   # Noise of which the tail is beyond that wraps: a wrong sum, no leak.
   spare = int(np.ceil((1 + more) * shares.reach(config.noise_bits)))
   secure_sum.check_headroom(num_users, max(units), spare)
   return Hyper(
-    count_units=jnp.int32(units.count),
-    label_units=jnp.int32(units.label),
+    count_units=jnp.int32(units.counts),
+    label_units=jnp.int32(units.labels),
     label_bound=jnp.float32(config.label_bound),
     center=jnp.float32(config.center),
     noise_variance=jnp.float32(shares.variance(config.noise_bits) * (1 + more)),
@@ -175,12 +176,15 @@ def user_sums(
   hyper: Hyper,
 ) -> np.ndarray:
   """One user's part [I, W] of the statistic, int32, on the user's device."""
+  number = len(items)
+  # Padded, so that users with about as many ratings share compiled code.
+  padded = np.zeros(1 << max(number - 1, 0).bit_length(), np.float32)
+  padded[:number] = values
   features = jnp.asarray(features, jnp.int32)
-  every = jnp.broadcast_to(features, (len(items), features.size))
-  value = jnp.asarray(values, jnp.float32)
-  terms = np.asarray(rating_terms(every, value, hyper))
+  every = jnp.broadcast_to(features, (padded.size, features.size))
+  terms = np.asarray(rating_terms(every, jnp.asarray(padded), hyper))
   sums = np.zeros((num_items, terms.shape[1]), np.int32)
-  np.add.at(sums, items, terms)
+  np.add.at(sums, items, terms[:number])
   return sums
 
 
@@ -235,12 +239,16 @@ def sums_step(relation: Relation, noise_bits: int, colluding: bool):
 
 
 def _more(key, shape, more_shape, noise_bits):
-  """A difference of negative binomial variables of that shape, in floats."""
-  gamma_key, poisson_key = jax.random.split(key)
-  mean = jax.random.gamma(gamma_key, more_shape, (2, *shape))
-  mean = mean * (2.0**noise_bits - 1)
-  both = jax.random.poisson(poisson_key, mean, dtype=jnp.int32)
-  return both[0] - both[1]
+  """What the shares of c users add, with their mean and variance only.
+
+  Laplace with a chance of `more_shape`, else 0. Their own law, negative
+  binomial, is as spiky; drawing it takes far longer, and nothing leans on it.
+  """
+  coin_key, size_key = jax.random.split(key)
+  scale = 2.0**noise_bits * jnp.sqrt(jnp.maximum(more_shape, 1.0))
+  drawn = jnp.round(scale * jax.random.laplace(size_key, shape))
+  there = jax.random.uniform(coin_key, shape) < more_shape
+  return jnp.where(there, drawn, 0.0).astype(jnp.int32)
 
 
 def sums_model(state: State, data: Data) -> Release:
@@ -249,20 +257,20 @@ def sums_model(state: State, data: Data) -> Release:
 
 
 @functools.cache
-def sums_release(view: View):
-  """`release` for what a party sees."""
+def sums_release(view: View, colluding: bool):
+  """`release` for what a party sees, together with c users or alone."""
 
   def public(key: jax.Array, state: State, data: Data) -> Release:
     del key, data
     return Release(Factors(None, state.factors.item), state.hyper.center)
 
   def recommender(key: jax.Array, state: State, data: Data) -> RecommenderView:
-    # Colluders tell their shares, which are then taken off.
     release = public(key, state, data)
     return RecommenderView(
       PublicView(release.factors.item, release.offset),
-      sums=state.sums - state.more,
+      sums=state.sums,
       noise_scales=None,
+      told=state.more if colluding else None,
     )
 
   def third_party(key: jax.Array, state: State, data: Data) -> ThirdPartyView:
@@ -270,6 +278,7 @@ def sums_release(view: View):
     return ThirdPartyView(
       PublicView(release.factors.item, release.offset),
       reports=_masked_reports(key, state, data),
+      told=state.more if colluding else None,
     )
 
   return {
@@ -288,9 +297,7 @@ def _masked_reports(key: jax.Array, state: State, data: Data) -> jax.Array:
       f'reports of shape {shape} are for the auditor, on few ratings'
     )
   features = take(state.features, rows.row)[:, :, None]  # [C, S, 1, D]
-  features = jnp.broadcast_to(
-    features, (*rows.value.shape, features.shape[-1])
-  )
+  features = jnp.broadcast_to(features, (*rows.value.shape, features.shape[-1]))
   terms = rating_terms(features, rows.value, state.hyper)
   used = jnp.arange(rows.value.shape[-1])[None, None] < rows.length[..., None]
   terms = jnp.where(used[..., None], terms, 0)

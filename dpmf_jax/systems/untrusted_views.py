@@ -23,6 +23,7 @@ class RecommenderView(NamedTuple):
   public: PublicView
   sums: Any  # [I, W] of the one round; paper: [2, I, D] of the last two
   noise_scales: Any  # paper: H [I, D], which the recommender drew; else None
+  told: Any = None  # [I, W] the sum of the shares of users who collude
 
 
 class ThirdPartyView(NamedTuple):
@@ -30,6 +31,7 @@ class ThirdPartyView(NamedTuple):
 
   public: PublicView
   reports: Any  # [U, I, W] uint32; paper: [N, D], for whoever rated what
+  told: Any = None  # [I, W] the sum of the shares of users who collude
 
 
 class UserView(NamedTuple):
