@@ -11,6 +11,7 @@ import pytest
 from dpmf_jax import messages
 from dpmf_jax.data.synthetic import synthetic
 from dpmf_jax.federated import (
+  boxes,
   folders,
   intake,
   sdmf_node,
@@ -40,9 +41,6 @@ from dpmf_jax.systems import untrusted_sums
 from dpmf_jax.systems.sdmf import sdmf
 from dpmf_jax.training import fit
 
-boxes = pytest.importorskip(
-  'dpmf_jax.federated.boxes', reason='sealed messages need cryptography'
-)
 NODES, USERS, ITEMS, ROUNDS, SEED = 2, 32, 24, 3, 5
 RATINGS = synthetic(
   num_users=USERS,
@@ -395,6 +393,9 @@ class Sums:
   """Two nodes, an aggregator and a recommender."""
 
   def __init__(self, folder, **settings):
+    pytest.importorskip(
+      'cryptography', reason='sealed messages need the package cryptography'
+    )
     self.folder = folder
     self.places = [folder / f'node-{i}' for i in range(NODES)]
     for place in [*self.places, folder / 'third', folder / 'recommender']:
@@ -520,8 +521,8 @@ def test_round_without_a_node_is_done_again_under_another_number(sums):
   np.testing.assert_array_equal(without, exact_sums(sums.plan))
 
 
-def test_colluders_leave_room_for_a_node(tmp_path):
-  sums = Sums(tmp_path, colluders=EACH)
+def test_dropouts_leave_room_for_a_node(tmp_path):
+  sums = Sums(tmp_path, dropouts=EACH)
 
   def exchange(questions, seconds):
     found = sums.exchange(questions, seconds)
@@ -607,6 +608,10 @@ def test_log_is_lines_of_json(tmp_path):
 def test_processes_without_a_network(system, tmp_path, launch):
   from dpmf_jax.data.writing import write
 
+  if 'untrusted' in system[0]:
+    pytest.importorskip(
+      'cryptography', reason='sealed messages need the package cryptography'
+    )
   write(RATINGS, tmp_path / 'ratings.csv')
   killed = '1:1' if 'sdmf' in system[0] else 'aggregator:0'
   done = launch(

@@ -14,7 +14,7 @@ from dpmf_jax.federated.intake import RejectedError
 from dpmf_jax.federated.journal import Journal
 from dpmf_jax.federated.plan import RECOMMENDER, Plan
 
-Leaves = dict[str, np.ndarray]
+Leaves = dict[str, Any]  # arrays by name
 _STATE = 'state.safetensors'
 
 

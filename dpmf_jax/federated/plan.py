@@ -23,15 +23,15 @@ AGGREGATOR = 2**32 - 2
 
 
 class Node(NamedTuple):
-  """The users of one node are first .. first + count - 1."""
+  """The users of one node are first .. first + size - 1."""
 
   first: int
-  count: int
+  size: int
   key: str = ''  # public, of its sealed messages; hexadecimal
 
   @property
   def users(self) -> np.ndarray:
-    return np.arange(self.first, self.first + self.count, dtype=np.uint32)
+    return np.arange(self.first, self.first + self.size, dtype=np.uint32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class Plan:
   least: int = 1
 
   def __post_init__(self):
-    firsts = np.cumsum([0] + [node.count for node in self.nodes])[:-1]
+    firsts = np.cumsum([0] + [node.size for node in self.nodes])[:-1]
     require(
       self,
       run=(len(bytes.fromhex(self.run)) == RUN_BYTES, f'{RUN_BYTES} bytes'),
@@ -70,7 +70,7 @@ class Plan:
       item_ids=(len(set(self.item_ids)) == len(self.item_ids) > 0, 'distinct'),
       nodes=(
         len(self.nodes) > 0
-        and all(node.count > 0 for node in self.nodes)
+        and all(node.size > 0 for node in self.nodes)
         and [node.first for node in self.nodes] == firsts.tolist(),
         'some, each with the users that follow those of the one before',
       ),
@@ -98,7 +98,7 @@ class Plan:
 
   @property
   def num_users(self) -> int:
-    return sum(node.count for node in self.nodes)
+    return sum(node.size for node in self.nodes)
 
   @property
   def num_items(self) -> int:

@@ -100,12 +100,12 @@ def node(
   steps are refused.
   """
   config, here = plan.config, plan.nodes[number]
-  own = put_rows(rows(*ratings, here.count))
+  own = put_rows(rows(*ratings, here.size))
   state = folders.saved(folder, plan)
   if state is None:
     state = _start(plan, number, own, random_key(seed))
     folders.save(folder, plan, state)
-    journal.log('began', users=here.count)
+    journal.log('began', users=here.size)
   else:
     journal.log('went on', last=int(state['round']))
   run = _reports(plan.num_users, plan.num_items, config.sent)
@@ -198,7 +198,7 @@ def _start(plan: Plan, number: int, own: Rows, key: jax.Array) -> Leaves:
     epsilon_instant=instant,
     sent=config.sent,
   )
-  rated = np.zeros((here.count, num_items), bool)
+  rated = np.zeros((here.size, num_items), bool)
   user, item, _ = _flat(own)
   rated[user, item] = True
   keys = _user_keys(bits_key, plan.num_users, num_items, here.users)
@@ -209,8 +209,8 @@ def _start(plan: Plan, number: int, own: Rows, key: jax.Array) -> Leaves:
     bits=jnp.packbits(bits, axis=-1),
     unrated=jnp.asarray(coins.unrated),
     rated=jnp.asarray(coins.rated),
-    converged=jnp.zeros(here.count, bool),
-    unsent=jnp.zeros(here.count, jnp.int32),
+    converged=jnp.zeros(here.size, bool),
+    unsent=jnp.zeros(here.size, jnp.int32),
     active=jnp.asarray(rated.any(axis=1)),
   )
   return {

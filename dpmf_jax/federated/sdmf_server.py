@@ -81,7 +81,7 @@ def checked_report(plan: Plan, peer: int, data: bytes) -> Message:
   )
   users, counts, items, gradients, converged = message.arrays
   node = plan.nodes[peer]
-  known = (users >= node.first) & (users < node.first + node.count)
+  known = (users >= node.first) & (users < node.first + node.size)
   if not known.all() or (np.diff(users.astype(np.int64)) <= 0).any():
     raise RejectedError('an unknown user, or one twice')
   if not len(users) == len(counts) == len(converged):

@@ -17,7 +17,7 @@ from dpmf_jax.federated.intake import RejectedError, Shape, name
 from dpmf_jax.federated.journal import Journal
 from dpmf_jax.federated.plan import AGGREGATOR, RECOMMENDER, Plan
 from dpmf_jax.federated.sums_node import KEY_FILE, width
-from dpmf_jax.mechanisms.secure_sum import BrokenRound, Report
+from dpmf_jax.mechanisms.secure_sum import BrokenRoundError, Report
 from dpmf_jax.messages import Kind
 from dpmf_jax.systems import untrusted_protocol
 
@@ -62,7 +62,7 @@ def aggregator(
         round=message.round,
         users=range(plan.num_users),
       )
-    except BrokenRound as error:
+    except BrokenRoundError as error:
       raise RejectedError(str(error)) from None
     return message.round, intake.run_message(
       plan,
@@ -113,7 +113,7 @@ def _reports(
     message = messages.from_bytes(data)
   except ValueError as error:
     raise RejectedError(f'broken: {error}') from None
-  expected = (node.count, plan.num_items, width())
+  expected = (node.size, plan.num_items, width())
   if (
     (message.kind, message.round, message.sender)
     != (Kind.REPORT, round, sender)

@@ -65,17 +65,17 @@ def node(
           untrusted_protocol.client_share(
             config, plan.num_users, plan.num_items, RANK
           )
-          for _ in range(here.count)
+          for _ in range(here.size)
         ]
       ),
       'round': np.int32(-1),
       'answer': np.zeros(0, np.uint8),
     }
     folders.save(folder, plan, state)
-    journal.log('began', users=here.count)
+    journal.log('began', users=here.size)
   else:
     journal.log('went on', last=int(state['round']))
-  counts = own_sums(plan, here.count, ratings)  # [n, I, W]
+  counts = own_sums(plan, here.size, ratings)  # [n, I, W]
 
   def question(data: bytes) -> Message:
     return intake.opened(
@@ -83,7 +83,7 @@ def node(
       plan,
       kind=Kind.SEEDED,
       sender=RECOMMENDER,
-      shapes=[Shape('seeds', 'uint8', (here.count, secure_sum.SEED_BYTES))],
+      shapes=[Shape('seeds', 'uint8', (here.size, secure_sum.SEED_BYTES))],
     )
 
   def answer(message: Message, state: Leaves) -> tuple[bytes, Leaves]:

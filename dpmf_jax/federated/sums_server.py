@@ -13,7 +13,7 @@ from dpmf_jax.federated.plan import AGGREGATOR, RECOMMENDER, Plan
 from dpmf_jax.federated.rounds import Exchange, TooFewNodesError, gathered
 from dpmf_jax.federated.sums_node import mask, width
 from dpmf_jax.mechanisms import secure_sum
-from dpmf_jax.mechanisms.secure_sum import Aggregate, BrokenRound
+from dpmf_jax.mechanisms.secure_sum import Aggregate, BrokenRoundError
 from dpmf_jax.messages import Kind, Message
 from dpmf_jax.systems import untrusted_protocol, untrusted_sums
 
@@ -53,7 +53,7 @@ def recommender(
       item = untrusted_protocol.server_apply(
         total, masks, hyper, round=total.round
       )
-    except (TooFewNodesError, BrokenRound) as error:
+    except (TooFewNodesError, BrokenRoundError) as error:
       journal.log('round broken', round=round, why=str(error))
       state = {**state, 'round': np.int32(round + 1)}
       folders.save(folder, plan, state)

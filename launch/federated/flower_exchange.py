@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -20,6 +21,10 @@ from dpmf_jax.federated.rounds import Exchange
 _POLL = 0.2  # seconds between two looks for answers
 _LOOK = 2.0  # and for nodes
 _AGAIN = 3.0  # before a node that failed is asked once more
+
+
+def _field(message: Message, field: str) -> Any:
+  return message.content.config_records['dpmf'][field]
 
 
 def flower_exchange(grid: Grid, journal: Journal) -> Exchange:
@@ -56,7 +61,7 @@ def flower_exchange(grid: Grid, journal: Journal) -> Exchange:
       if message.has_error():
         greeted.discard(node)  # to be greeted again
         continue
-      party = int(message.content['dpmf']['number'])  # type: ignore
+      party = int(_field(message, 'number'))
       event = 'came back' if party in places else 'connected'
       journal.log(event, who=name(party))
       places[party] = node
@@ -100,7 +105,7 @@ def flower_exchange(grid: Grid, journal: Journal) -> Exchange:
           continue
         if questions.get(party) == data:
           answered.add(party)
-        yield party, bytes(message.content['dpmf']['data'])  # type: ignore
+        yield party, _field(message, 'data')
       time.sleep(_POLL)
 
   return exchange

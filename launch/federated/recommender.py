@@ -72,9 +72,9 @@ def main(argv) -> int:
   from dpmf_jax.federated.rounds import TooFewNodesError
   from dpmf_jax.federated.sockets import local_exchange
 
-  for flag in (_PLAN, _STATE, _SOCKETS):
-    if flag.value is None:
-      raise ValueError(f'--{flag.name} is missing')
+  plan_path, state = _PLAN.value, _STATE.value
+  if plan_path is None or state is None or _SOCKETS.value is None:
+    raise ValueError('--plan, --state and --sockets are needed')
 
   def network(plan, journal):
     del journal
@@ -84,8 +84,8 @@ def main(argv) -> int:
 
   try:
     run(
-      _PLAN.value,
-      _STATE.value,
+      plan_path,
+      state,
       network,
       seed=_SEED.value,
       transcript=_TRANSCRIPT.value,

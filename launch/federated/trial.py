@@ -44,7 +44,10 @@ _ROUNDS = flags.DEFINE_integer('rounds', 100, 'sdmf: how many rounds.')
 _RANK = flags.DEFINE_integer('rank', 50, 'sdmf: number of factors.')
 _EPSILON = flags.DEFINE_float('epsilon', 2.0, 'Epsilon; for sdmf its eps_P.')
 _COLLUDERS = flags.DEFINE_integer(
-  'colluders', 0, 'untrusted_pmf: how many users may collude or drop out.'
+  'colluders', 0, 'untrusted_pmf: how many users may collude.'
+)
+_DROPOUTS = flags.DEFINE_integer(
+  'dropouts', 0, 'untrusted_pmf: how many users may be missing in the sum.'
 )
 _TEST_FRACTION = flags.DEFINE_float(
   'test_fraction', 0.2, 'Part of the ratings held out to measure accuracy.'
@@ -74,11 +77,12 @@ _OVERWRITE = flags.DEFINE_bool('overwrite', False, 'Replace what is there.')
 def _load():
   from dpmf_jax.data import catalog, formats
 
-  if (_DATASET.value is None) == (_RATINGS.value is None):
+  dataset, path = _DATASET.value, _RATINGS.value
+  if dataset is not None and path is None:
+    return catalog.load(dataset, data_dir=_DATA_DIR.value)
+  if path is None or dataset is not None:
     raise ValueError('pass one of --dataset=NAME and --ratings=FILE')
-  if _DATASET.value is not None:
-    return catalog.load(_DATASET.value, data_dir=_DATA_DIR.value)
-  return formats.read(_RATINGS.value, scale=cli.scale(_SCALE.value))
+  return formats.read(path, scale=cli.scale(_SCALE.value))
 
 
 def node_sizes(num_users: int, num_items: int, nodes: int) -> list[int]:
@@ -165,6 +169,7 @@ def _settings() -> dict[str, Any]:
     'variant': 'sound',
     'relation': 'add_remove',
     'colluders': _COLLUDERS.value,
+    'dropouts': _DROPOUTS.value,
   }
 
 

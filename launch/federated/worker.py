@@ -56,10 +56,10 @@ def own_ratings(plan, number: int, path: str, users_path: str):
   ratings = formats.read(path, scale=plan.config.scale)
   users = {str(u): i for i, u in enumerate(files.read_json(users_path))}
   items = {name: i for i, name in enumerate(plan.item_ids)}
-  if len(users) != plan.nodes[number].count:
+  if len(users) != plan.nodes[number].size:
     raise ValueError(
       f'{users_path} has {len(users)} users, the plan '
-      f'{plan.nodes[number].count} for node {number}'
+      f'{plan.nodes[number].size} for node {number}'
     )
   try:
     user = np.array([users[str(u)] for u in ratings.user_ids], np.int32)

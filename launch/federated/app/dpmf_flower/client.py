@@ -28,7 +28,8 @@ def _exactly(link: socket.socket, size: int) -> bytes:
 @app.train()
 def train(message: Message, context: Context) -> Message:
   """The worker's answer."""
-  data = bytes(message.content['dpmf']['data'])
+  data = message.content.config_records['dpmf']['data']
+  assert isinstance(data, bytes)
   with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
     link.settimeout(600)
     link.connect(str(context.node_config['socket']))
