@@ -32,8 +32,9 @@ def flower_exchange(grid: Grid, journal: Journal) -> Exchange:
   places: dict[int, int] = {}  # party -> Flower's node
   greeted: set[int] = set()
   greetings: set[str] = set()
-  # message -> (party, node, question)
+  # message -> (party, node, question), and when it was sent
   pending: dict[str, tuple[int, int, bytes]] = {}
+  times: dict[str, float] = {}
   looked = [-_LOOK]
 
   def look() -> None:
@@ -66,16 +67,30 @@ def flower_exchange(grid: Grid, journal: Journal) -> Exchange:
       journal.log(event, who=name(party))
       places[party] = node
 
+  def under_way(party: int, data: bytes, seconds: float) -> int | None:
+    """The node that may still answer an earlier attempt, if any.
+
+    Asking it at every attempt would fill a queue, and never would leave a
+    question that got lost unanswered: after n times it waits n attempts long.
+    """
+    same = [
+      (times[sent], node)
+      for sent, (who, node, asked) in pending.items()
+      if (who, asked) == (party, data)
+    ]
+    last, node = max(same, default=(0.0, -1))
+    waited = time.monotonic() - last
+    return node if same and waited < seconds * len(same) else None
+
   def exchange(
     questions: Mapping[int, bytes], seconds: float
   ) -> Iterable[tuple[int, bytes]]:
     end = time.monotonic() + seconds
-    # party -> the node that was asked. What an earlier attempt asked, and was
-    # not answered, is still under way: asking once more would fill a queue.
+    # party -> the node that was asked
     sent = {
       party: node
-      for party, node, data in pending.values()
-      if questions.get(party) == data
+      for party, data in questions.items()
+      if (node := under_way(party, data, seconds)) is not None
     }
     not_before: dict[int, float] = {}
     answered: set[int] = set()
@@ -94,6 +109,7 @@ def flower_exchange(grid: Grid, journal: Journal) -> Exchange:
         )
         if pushed:
           pending[pushed] = (party, node, data)
+          times[pushed] = time.monotonic()
           sent[party] = node
       for party, node, data, message in arrived():
         if message.has_error():
