@@ -1,9 +1,11 @@
-"""A node's worker that does wrong, for `federated_test`: a process of its own.
+"""A worker that does wrong, for tests of deployments: a process of its own.
 
-In round r it first gives the r-th wrong answer below, and the right one when
-it is asked again.
+In the n-th round that it is asked about it does the n-th of --faults first,
+and answers as it should when it is asked again.
 """
 
+import os
+import signal
 import time
 
 import numpy as np
@@ -14,6 +16,7 @@ from launch import cli
 from launch.federated import worker
 
 _LATE = flags.DEFINE_float('late', 60.0, 'Seconds by which it is late.')
+_FAULTS = flags.DEFINE_list('faults', [], 'What it does wrong, by round.')
 
 
 def changed(data, place, change):
@@ -34,29 +37,41 @@ def unknown_item(items):
   return items
 
 
+def late(data, first):
+  del first
+  time.sleep(_LATE.value)
+  return data
+
+
+def killed(data, first):
+  """Nothing: the answer was saved, and is never sent."""
+  del data, first
+  os.kill(os.getpid(), signal.SIGKILL)
+
+
+# (right answer, right answer of the first round) -> wrong answer
+WRONG = {
+  'shape': lambda data, first: changed(data, 4, lambda x: x[:, :1]),
+  'nan': lambda data, first: changed(data, 4, not_a_number),
+  'item': lambda data, first: changed(data, 3, unknown_item),
+  'replayed': lambda data, first: first,
+  'late': late,
+  'killed': killed,
+}
+
+
 def faulty(handle):
-  """`handle`, but wrong at first in the first five rounds."""
-  first: list[bytes] = []
-  seen: set[int] = set()
+  """`handle`, but wrong at first in as many rounds as there are faults."""
+  seen: dict[int, bytes] = {}
 
   def wrong(data):
     round = messages.from_bytes(data).round
     right = handle(data)
-    if round in seen:
+    if round in seen or len(seen) >= len(_FAULTS.value):
       return right
-    seen.add(round)
-    first.append(right)
-    if round == 0:
-      return changed(right, 4, lambda gradients: gradients[:, :1])
-    if round == 1:
-      return changed(right, 4, not_a_number)
-    if round == 2:
-      return changed(right, 3, unknown_item)
-    if round == 3:
-      return first[0]  # replayed
-    if round == 4:
-      time.sleep(_LATE.value)
-    return right
+    fault = WRONG[_FAULTS.value[len(seen)]]
+    seen[round] = right
+    return fault(right, next(iter(seen.values())))
 
   return wrong
 

@@ -19,7 +19,7 @@ from dpmf_jax.data.synthetic import synthetic
 from dpmf_jax.data.writing import write
 from dpmf_jax.federated.journal import read_log, read_transcript
 from dpmf_jax.sharding import training_data
-from dpmf_jax.systems.sdmf import sdmf
+from dpmf_jax.systems.sdmf import sdmf_by_messages
 from dpmf_jax.training import fit
 
 pytest.importorskip(
@@ -118,7 +118,9 @@ def test_faulty_late_and_killed_nodes_come_to_the_same_bits(tmp_path):
     answered = [line['round'] for line in own if line['event'] == 'answered']
     assert answered == [*range(7)]
   fit_key, _ = jax.random.split(jax.random.key(5))
-  simulated = fit(sdmf(plan.config), fit_key, training_data(RATINGS))
+  simulated = fit(
+    sdmf_by_messages(plan.config), fit_key, training_data(RATINGS)
+  )
   leaves, _ = files.load_leaves(state / 'items.safetensors')
   np.testing.assert_array_equal(leaves['item'], simulated.factors.item)
   # No ratings in anything that was sent.

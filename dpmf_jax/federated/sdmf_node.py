@@ -1,8 +1,8 @@
 """A node of SDMF: hosts users, whose ratings and factors stay in its folder.
 
-It runs `sdmf.client_report` for each of its users, as the simulator does. With
-the simulator's key, and whole blocks of users on each node, what it sends is
-the simulator's bit by bit: users have the keys that they have there.
+It runs `sdmf.client_report` for each of its users, message by message
+(`sdcf_messages`). With the simulator's key what it sends is what the simulator
+adds up: users have the keys that they have there, by their numbers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,12 +25,8 @@ from dpmf_jax.mechanisms import response
 from dpmf_jax.messages import Kind, Message
 from dpmf_jax.runs import random_key
 from dpmf_jax.sharding import put_rows
-from dpmf_jax.systems import sdcf, sdmf, sgld
-from dpmf_jax.systems.client_blocks import (
-  block_shape,
-  client_blocks,
-  own_ratings,
-)
+from dpmf_jax.systems import sdcf, sdcf_messages, sdmf, sgld
+from dpmf_jax.systems.client_blocks import client_blocks
 from dpmf_jax.systems.sdmf_config import epsilons
 from dpmf_jax.types import Factors
 
@@ -108,7 +103,7 @@ def node(
     journal.log('began', users=here.size)
   else:
     journal.log('went on', last=int(state['round']))
-  run = _reports(plan.num_users, plan.num_items, config.sent)
+  run = _reports(response.capacity(config.sent, plan.num_items))
   blocks = client_blocks(own, plan.num_items)
   rules = sdcf.rules_of(config)
 
@@ -125,12 +120,12 @@ def node(
     steps_key = jax.random.wrap_key_data(jnp.asarray(state['key']))
     clients, reports, online = run(
       jax.random.fold_in(steps_key, message.round),
-      jnp.asarray(here.users, jnp.int32),
       client_of(state),
       own,
       blocks,
       public_of(message),
       rules,
+      jnp.int32(here.first),
     )
     online = np.asarray(online)
     item = np.asarray(reports.item)[online]  # [n, M]
@@ -198,20 +193,13 @@ def _start(plan: Plan, number: int, own: Rows, key: jax.Array) -> Leaves:
     epsilon_instant=instant,
     sent=config.sent,
   )
-  rated = np.zeros((here.size, num_items), bool)
-  user, item, _ = _flat(own)
-  rated[user, item] = True
-  keys = _user_keys(bits_key, plan.num_users, num_items, here.users)
-  bits = jax.vmap(response.permanent)(
-    keys, jnp.asarray(rated), jnp.asarray(coins.flip)
-  )
-  kept = sdcf.Kept(
-    bits=jnp.packbits(bits, axis=-1),
-    unrated=jnp.asarray(coins.unrated),
-    rated=jnp.asarray(coins.rated),
-    converged=jnp.zeros(here.size, bool),
-    unsent=jnp.zeros(here.size, jnp.int32),
-    active=jnp.asarray(rated.any(axis=1)),
+  kept = sdcf.kept_by_clients(
+    bits_key,
+    own,
+    client_blocks(own, num_items),
+    num_items,
+    coins,
+    first=here.first,
   )
   return {
     **_leaves(sdcf.Client(factors, kept)),
@@ -221,72 +209,16 @@ def _start(plan: Plan, number: int, own: Rows, key: jax.Array) -> Leaves:
   }
 
 
-def _flat(own: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """(row, column, value) of the ratings in `own`."""
-  column, value = np.asarray(own.column), np.asarray(own.value)
-  used = np.arange(column.shape[-1]) < np.asarray(own.length)[..., None]
-  row = np.broadcast_to(np.asarray(own.row)[..., None], column.shape)
-  return row[used], column[used], value[used]
-
-
-def _user_keys(
-  key: jax.Array, num_users: int, num_items: int, users: Any
-) -> jax.Array:
-  """The keys that `over_clients` gives these users, of all."""
-  count, size = simulator_shape(num_users, num_items)
-  words = jax.random.key_data(jax.random.split(key, (count, size)))
-  words = words.reshape(count * size, -1)[users]
-  return jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
-
-
-def simulator_block(num_users: int, num_items: int) -> int:
-  """How many clients the simulator runs at once."""
-  return simulator_shape(num_users, num_items)[1]
-
-
-def simulator_shape(num_users: int, num_items: int) -> tuple[int, int]:
-  """(blocks, clients in a block) of the simulator on one device."""
-  nobody = Rows(None, None, None, None, num_users)
-  return block_shape(nobody, num_items)
-
-
 @functools.cache
-def _reports(num_users: int, num_items: int, sent: float):
-  """(clients, their reports, who is online) of a round, compiled."""
-  capacity = response.capacity(sent, num_items)
+def _reports(capacity: int):
+  """(clients, their messages, who is online) of a round, compiled."""
   report = functools.partial(sdmf.client_report, capacity=capacity)
 
   @jax.jit
-  def run(key, users, clients, own, blocks, public, rules):
-    keys = _user_keys(key, num_users, num_items, users)
-    # The same draw as in `sdcf.online_report`.
-    online = jax.vmap(lambda key: jax.random.uniform(jax.random.split(key)[0]))
-    online = online(keys) < rules.online
-    count, size = block_shape(own, num_items)
-    missing = count * size - own.num_rows
-
-    def in_blocks(leaf):
-      padding = [(0, missing)] + [(0, 0)] * (leaf.ndim - 1)
-      return jnp.pad(leaf, padding).reshape(count, size, *leaf.shape[1:])
-
-    words = in_blocks(jax.random.key_data(keys))
-    one = functools.partial(sdcf.online_report, report)
-
-    def block(carry, xs):
-      index, words, cut = xs
-      ratings = own_ratings(own, blocks, index, size, num_items)
-      keys = jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
-      made = jax.vmap(one, (0, 0, 0, None, None))(
-        keys, cut, ratings, public, rules
-      )
-      return carry, made
-
-    index = jnp.arange(count, dtype=jnp.int32)
-    cut = jax.tree.map(in_blocks, clients)
-    _, made = jax.lax.scan(block, 0, (index, words, cut))
-    joined = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[: own.num_rows]
-    clients, reports = jax.tree.map(joined, made)
-    return clients, reports, online & clients.kept.active
+  def run(key, clients, own, blocks, public, rules, first):
+    return sdcf_messages.all_reports(
+      key, report, clients, own, blocks, public, rules, first=first
+    )
 
   return run
 

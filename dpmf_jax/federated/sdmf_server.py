@@ -16,12 +16,11 @@ from dpmf_jax.federated.intake import RejectedError, Shape
 from dpmf_jax.federated.journal import Journal
 from dpmf_jax.federated.plan import RECOMMENDER, Plan
 from dpmf_jax.federated.rounds import Exchange, gathered
-from dpmf_jax.federated.sdmf_node import SCALARS, simulator_shape
+from dpmf_jax.federated.sdmf_node import SCALARS
 from dpmf_jax.mechanisms import response
 from dpmf_jax.messages import Kind, Message
 from dpmf_jax.runs import random_key
-from dpmf_jax.systems import sdcf, sgld
-from dpmf_jax.systems.client_blocks import zeros_of
+from dpmf_jax.systems import sdcf, sdcf_messages, sgld
 
 
 def recommender(
@@ -107,26 +106,19 @@ def checked_report(plan: Plan, peer: int, data: bytes) -> Message:
 def applied(plan: Plan, state: Leaves, answers: Iterable[Message]) -> Leaves:
   """The state after a round with these answers."""
   config, num_items = plan.config, plan.num_items
-  count, size = simulator_shape(plan.num_users, num_items)
-  slots = _capacity(plan)
+  users, slots = plan.num_users, _capacity(plan)
   # By user, as the simulator adds them up.
-  item = np.full((count * size, slots), num_items, np.int32)
-  gradient = np.zeros((count * size, slots, config.rank), np.float32)
+  item = np.full((users, slots), num_items, np.int32)
+  gradient = np.zeros((users, slots, config.rank), np.float32)
   converged, active = state['converged'].copy(), state['active'].copy()
   for message in answers:
-    users, counts, items, gradients, bits = message.arrays
+    sender, counts, items, gradients, bits = message.arrays
     slot = np.concatenate([np.arange(n) for n in counts] or [counts])
     slot = slot.astype(np.int64)
-    user = np.repeat(users, counts)
+    user = np.repeat(sender, counts)
     item[user, slot] = items
     gradient[user, slot] = gradients
-    converged[users], active[users] = bits.astype(bool), True
-  shapes = sdcf.total_shapes(num_items, config.rank)
-  total = zeros_of(shapes)
-  add = _added(num_items, config.rank)
-  for first in range(0, count * size, size):
-    block = slice(first, first + size)
-    total = add(total, jnp.asarray(item[block]), jnp.asarray(gradient[block]))
+    converged[sender], active[sender] = bits.astype(bool), True
   optimizer = sgld.optimizer_of(config)
   server = _apply(optimizer, config.average)(
     sdcf.Server(
@@ -135,7 +127,8 @@ def applied(plan: Plan, state: Leaves, answers: Iterable[Message]) -> Leaves:
       jnp.asarray(state['round']),
       jnp.asarray(state['stopped']),
     ),
-    total,
+    jnp.asarray(item),
+    jnp.asarray(gradient),
     _bits(converged, active),
     sdcf.rules_of(config),
   )
@@ -205,25 +198,22 @@ def _capacity(plan: Plan) -> int:
 
 
 @functools.cache
-def _added(num_items: int, rank: int):
-  """A total plus the reports of a block of clients, compiled."""
-  shapes = sdcf.total_shapes(num_items, rank)
+def _apply(optimizer, average: sgld.Average):
+  """The server after a round with these messages [U, M, ...], compiled."""
 
   @jax.jit
-  def add(total, item, gradient):
-    more = sdcf.summed_reports(
-      sdcf.Report(item, gradient, jnp.zeros(len(item), bool)), shapes
+  def apply(server, item, gradient, kept, rules):
+    reports = sdcf.Report(item, gradient, kept.converged)
+    return sdcf.server_apply(
+      server,
+      sdcf_messages.summed_reports(reports, len(server.item)),
+      kept,
+      rules,
+      optimizer=optimizer,
+      average=average,
     )
-    return jax.tree.map(jnp.add, total, more)
 
-  return add
-
-
-@functools.cache
-def _apply(optimizer, average: sgld.Average):
-  return jax.jit(
-    functools.partial(sdcf.server_apply, optimizer=optimizer, average=average)
-  )
+  return apply
 
 
 def _bits(converged: np.ndarray, active: np.ndarray) -> sdcf.Kept:

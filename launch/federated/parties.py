@@ -35,7 +35,7 @@ def start_all(
 ) -> None:
   """Starts the network, if any, all workers and the recommender.
 
-  `workers` has the arguments of Python for nodes that run another program.
+  `workers` has the arguments of Python for parties that run another program.
   """
   workers = workers or {}
   if settings.flower:
@@ -44,7 +44,7 @@ def start_all(
     worker = workers.get(number, _WORKER)
     start_node(running, settings, number, worker)
   if plan.system == 'untrusted_pmf':
-    start_aggregator(running, settings)
+    start_aggregator(running, settings, workers.get(AGGREGATOR, _WORKER))
   if settings.flower:
     _submit(running, settings)
   else:
@@ -77,12 +77,16 @@ def start_node(
     _start_supernode(running, settings, f'node-{number}', number, str(number))
 
 
-def start_aggregator(running: Processes, settings: Settings) -> None:
+def start_aggregator(
+  running: Processes, settings: Settings, worker: Worker = _WORKER
+) -> None:
   """Starts the third party's worker and, with Flower, its SuperNode."""
   running.start(
     'aggregator',
     [
-      *_python('worker', settings),
+      sys.executable,
+      *worker,
+      *_common(settings),
       '--role=aggregator',
       f'--state={settings.folder / "aggregator" / "state"}',
       f'--socket={settings.sockets / "aggregator.sock"}',
@@ -105,11 +109,6 @@ def restart(running: Processes, settings: Settings, party: str) -> None:
     start_aggregator(running, settings)
 
 
-def _python(module: str, settings: Settings) -> list[str]:
-  name = f'launch.federated.{module}'
-  return [sys.executable, '-m', name, *_common(settings)]
-
-
 def _common(settings: Settings) -> list[str]:
   return [
     f'--plan={settings.folder / "plan.json"}',
@@ -123,7 +122,10 @@ def _seed(settings: Settings) -> list[str]:
 
 def _recommender(settings: Settings) -> list[str]:
   return [
-    *_python('recommender', settings),
+    sys.executable,
+    '-m',
+    'launch.federated.recommender',
+    *_common(settings),
     f'--state={settings.folder / "recommender" / "state"}',
     f'--sockets={settings.sockets}',
     *_seed(settings),

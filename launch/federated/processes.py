@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -22,7 +21,14 @@ _QUIET = {
   'FLWR_SUPEREXEC_TASK_POLL_INTERVAL': '0.1',
 }
 _LISTENING = 300  # seconds
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
+# Runs a command that is killed when its parent ends: PR_SET_PDEATHSIG of Linux.
+# In the child, since JAX's threads do not survive code between fork and exec.
+_BOUND = (
+  'import ctypes, os, signal, sys; '
+  'linux = sys.platform == "linux"; '
+  'linux and ctypes.CDLL(None).prctl(1, int(signal.SIGKILL)); '
+  'os.execvp(sys.argv[1], sys.argv[1:])'
+)
 
 
 class Processes:
@@ -40,12 +46,11 @@ class Processes:
     )
     with (self.folder / f'{name}.out').open('ab') as out:
       self.running[name] = subprocess.Popen(
-        command,
+        [sys.executable, '-S', '-c', _BOUND, *command],
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=out,
         start_new_session=True,
-        preexec_fn=_die_with_parent,
         env={
           **os.environ,
           **_QUIET,
@@ -118,8 +123,3 @@ def free_port() -> int:
   with socket.socket() as probe:
     probe.bind(('127.0.0.1', 0))
     return probe.getsockname()[1]
-
-
-def _die_with_parent() -> None:
-  if sys.platform == 'linux':
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)

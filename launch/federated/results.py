@@ -12,14 +12,17 @@ import numpy as np
 
 from dpmf_jax import files, metrics
 from dpmf_jax.data.ratings import Ratings
+from dpmf_jax.data.rows import Data
 from dpmf_jax.federated import folders
 from dpmf_jax.federated.plan import Plan
 from dpmf_jax.federated.sdmf_node import factors_of
+from dpmf_jax.runs import random_key
 from dpmf_jax.sharding import training_data
 from dpmf_jax.systems import untrusted_sums
-from dpmf_jax.systems.sdmf import sdmf
+from dpmf_jax.systems.sdmf import sdmf, sdmf_by_messages
+from dpmf_jax.systems.untrusted_pmf import untrusted_pmf
 from dpmf_jax.training import fit
-from dpmf_jax.types import Factors, Release
+from dpmf_jax.types import Release, System
 
 
 def event_counts(log: list[dict[str, Any]]) -> dict[str, int]:
@@ -30,38 +33,67 @@ def event_counts(log: list[dict[str, Any]]) -> dict[str, int]:
 def accuracy(
   folder: Path, plan: Plan, train: Ratings, test: Ratings, *, seed: int | None
 ) -> dict[str, Any]:
-  """Held-out error of the deployed model and, with a seed, the simulator's."""
+  """Held-out error of the deployed model beside the simulator's."""
   data, held_out = training_data(train), training_data(test).by_user
-  leaves, _ = files.load_leaves(
+  item = files.load_leaves(
     folder / 'recommender' / 'state' / 'items.safetensors'
-  )
-  scale = plan.config.scale
-  if plan.system == 'untrusted_pmf':
-    hyper = untrusted_sums.hyper_of(plan.config, plan.num_users)
-    features = untrusted_sums.feature_counts(np.ones((plan.num_users, 1)))
-    state = untrusted_sums.start(data, features, hyper)
-    items = state.factors.item.at[:, :-1].set(jnp.asarray(leaves['item']))
-    state = state._replace(factors=state.factors._replace(item=items))
-    release = untrusted_sums.sums_model(state, data)
-    return {'test_rmse': metrics.rmse(held_out, release, scale)}
+  )[0]['item']
   parts = [
     folders.saved(folder / f'node-{i}' / 'state', plan) or {}
     for i in range(len(plan.nodes))
   ]
-  release = Release(factors_of(parts, leaves['item']), jnp.float32(0))
-  found: dict[str, Any] = {
-    'train_rmse': metrics.rmse(data.by_user, release, scale),
-    'test_rmse': metrics.rmse(held_out, release, scale),
+  key = random_key(seed)
+  if plan.system == 'untrusted_pmf':
+    releases, same = _sums(folder, plan, parts, data, item, key)
+  else:
+    releases, same = _sdmf(plan, parts, data, item, key, seed)
+  scale = plan.config.scale
+  return {
+    f'{name}test_rmse': metrics.rmse(held_out, release, scale)
+    for name, release in releases.items()
+  } | same
+
+
+def _sdmf(plan, parts, data, item, key, seed):
+  """Models by the name of who made them, and whether bits are the same."""
+  deployed = Release(factors_of(parts, item), jnp.float32(0))
+  releases = {
+    '': deployed,
+    'simulator_': _simulated(sdmf(plan.config), key, data),
   }
-  if seed is not None:
-    fit_key, _ = jax.random.split(jax.random.key(seed))
-    state = fit(sdmf(plan.config), fit_key, data)
-    simulated = Release(
-      Factors(state.factors.user, state.factors.item), jnp.float32(0)
-    )
-    found['simulator_test_rmse'] = metrics.rmse(held_out, simulated, scale)
-    found['same_bits'] = all(
-      np.array_equal(np.asarray(a), np.asarray(b))
-      for a, b in zip(release.factors, simulated.factors, strict=True)
-    )
-  return found
+  if seed is None:  # every party has a key of its own
+    return releases, {}
+  system = sdmf_by_messages(plan.config)
+  messages = _simulated(system, random_key(seed), data)
+  same = all(
+    np.array_equal(np.asarray(a), np.asarray(b))
+    for a, b in zip(deployed.factors, messages.factors, strict=True)
+  )
+  return releases, {'same_bits': same}
+
+
+def _sums(folder, plan, parts, data, item, key):
+  """The same, for sums that are the simulator's but for the noise."""
+  hyper = untrusted_sums.hyper_of(plan.config, plan.num_users)
+  features = untrusted_sums.feature_counts(np.ones((plan.num_users, 1)))
+  state = untrusted_sums.start(data, features, hyper)
+  items = state.factors.item.at[:, :-1].set(jnp.asarray(item))
+  deployed = untrusted_sums.sums_model(
+    state._replace(factors=state.factors._replace(item=items)), data
+  )
+  exact = untrusted_sums.statistic(data.by_item, state.features, hyper)
+  shares = sum(part['share'].sum(axis=0) for part in parts)
+  got = folders.saved(folder / 'recommender' / 'state', plan) or {}
+  releases = {
+    '': deployed,
+    'simulator_': _simulated(untrusted_pmf(plan.config), key, data),
+  }
+  # With all users in it; without some there is no such sum to compare with.
+  same = np.array_equal(got['sums'], np.asarray(exact) + shares)
+  return releases, {'same_sums': bool(same)}
+
+
+def _simulated(system: System, key: jax.Array, data: Data) -> Release:
+  """What a simulator comes to; keys are used as parties use them."""
+  fit_key, _ = jax.random.split(key)
+  return system.model(fit(system, fit_key, data), data)

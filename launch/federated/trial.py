@@ -85,22 +85,15 @@ def _load():
   return formats.read(path, scale=cli.scale(_SCALE.value))
 
 
-def node_sizes(num_users: int, num_items: int, nodes: int) -> list[int]:
-  """Users of each node: whole blocks, with which sums are the simulator's."""
-  from dpmf_jax.federated.sdmf_node import simulator_block
-
-  size = simulator_block(num_users, num_items)
-  blocks = -(-num_users // size)
-  if nodes > blocks:
+def node_sizes(num_users: int, nodes: int) -> list[int]:
+  """Users of each node, as equal as can be."""
+  if nodes > num_users:
     raise ValueError(
-      f'--nodes={nodes} are too many for {num_users} users: at most {blocks}'
+      f'--nodes={nodes} are too many for {num_users} users: at most one each'
     )
-  shares = [
-    blocks * (i + 1) // nodes - blocks * i // nodes for i in range(nodes)
+  return [
+    num_users * (i + 1) // nodes - num_users * i // nodes for i in range(nodes)
   ]
-  sizes = [share * size for share in shares]
-  sizes[-1] -= sum(sizes) - num_users
-  return sizes
 
 
 def prepared(
@@ -130,7 +123,7 @@ def prepared(
     boxes.own_key(party / 'state' / KEY_FILE)
   )
   made, first = [], 0
-  sizes = node_sizes(train.num_users, train.num_items, nodes)
+  sizes = node_sizes(train.num_users, nodes)
   for part, count in zip(folders, sizes, strict=True):
     there = (train.user >= first) & (train.user < first + count)
     write(train.take(np.flatnonzero(there)), part / 'ratings.csv')
