@@ -257,14 +257,14 @@ def _watched(running, plan, settings, kills) -> bool:
         if line['event'] == 'round done':
           done += 1
           bar.update(1)
-        while kills and done >= kills[0][1]:
-          parties.restart(running, settings, kills.pop(0)[0])
         if line['event'] == 'written':
           return True
         if line['event'] == 'failed':
           print(f'the recommender failed: {line["why"]}')
           return False
       seen = len(log)
+      if kills and log and done >= kills[0][1]:
+        parties.restart(running, settings, kills.pop(0)[0])
   print(f'nothing happened for {_PATIENCE.value:g} seconds')
   return False
 
