@@ -12,6 +12,8 @@ from dpmf_jax.data.synthetic import synthetic
 from dpmf_jax.federated import (
   boxes,
   folders,
+  gradients_node,
+  gradients_server,
   sdmf_node,
   sdmf_server,
   sums_aggregator,
@@ -49,6 +51,15 @@ SUMS = {
   'variant': 'sound',
   'relation': 'add_remove',
   'epsilon': 4.0,
+}
+
+GRADIENTS = {
+  'scale': [1.0, 5.0],
+  'variant': 'paper',
+  'relation': 'replace',
+  'epsilon': 100.0,
+  'rank': 3,
+  'rounds': ROUNDS,
 }
 
 
@@ -129,6 +140,8 @@ class Deployed(Parties):
 class Sums(Parties):
   """The untrusted recommender's sums: nodes, an aggregator, a recommender."""
 
+  settings = SUMS
+
   def __init__(self, folder, **settings):
     folder.mkdir(exist_ok=True)
     third = folder / 'aggregator'
@@ -138,7 +151,7 @@ class Sums(Parties):
     key = lambda place: boxes.public_key(boxes.own_key(place / 'box.key'))
     plan = plan_of(
       system='untrusted_pmf',
-      settings=SUMS | settings,
+      settings=self.settings | settings,
       nodes=tuple(
         Node(first, size, key(place))
         for first, size, place in zip(FIRSTS, SIZES, places, strict=True)
@@ -178,6 +191,27 @@ class Sums(Parties):
   def without_noise(self):
     """The sum that the recommender got, less the shares of noise."""
     return self.saved()['sums'] - self.shares().sum(axis=0)
+
+
+class Gradients(Sums):
+  """The same with rounds of gradients, as published."""
+
+  settings = GRADIENTS
+
+  def start(self, number):
+    place = self.places[number]
+    self.nodes[number] = gradients_node.node(
+      self.plan, number, place, of_node(number), journal(place), seed=SEED
+    )
+
+  def run(self, exchange=None):
+    return gradients_server.recommender(
+      self.plan,
+      self.folder / 'recommender',
+      exchange or self.exchange,
+      self.book,
+      seed=SEED,
+    )
 
 
 def exact_sums(plan):

@@ -72,6 +72,14 @@ def opened(
   return message._replace(arrays=arrays[1:])
 
 
+def round_of(data: bytes) -> int:
+  """The round that a message says it is of."""
+  try:
+    return messages.from_bytes(data).round
+  except ValueError as error:
+    raise RejectedError(f'broken: {error}') from None
+
+
 def in_round(message: Message, round: int) -> Message:
   """The message, if it is of that round."""
   if message.round != round:

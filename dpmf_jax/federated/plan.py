@@ -40,7 +40,8 @@ class Plan:
 
   Attributes:
     run: its number, drawn once; messages of another run are not accepted.
-    system: 'sdmf', or 'untrusted_pmf' with variant='sound'.
+    system: 'sdmf', or 'untrusted_pmf': sound, or as published with static
+      users and no noise but their shares.
     settings: of the system's config. SDMF needs `sent` and
       `likelihood_scale`, since nobody knows the number of ratings.
     item_ids: of all items, in order.
@@ -82,8 +83,10 @@ class Plan:
     if isinstance(config, SDMFConfig):
       if config.sent is None or config.likelihood_scale is None:
         raise ValueError('settings must have sent and likelihood_scale')
-    elif config.variant != 'sound':
-      raise ValueError("settings must have variant='sound'")
+    elif config.variant == 'paper' and (
+      config.users != 'static' or config.round_noise
+    ):
+      raise ValueError("settings must have users='static', round_noise=0")
 
   @property
   def config(self) -> Any:
@@ -95,6 +98,15 @@ class Plan:
   def run_words(self) -> np.ndarray:
     """The run as the first array of a message."""
     return np.frombuffer(bytes.fromhex(self.run), np.uint8)
+
+  @property
+  def turns(self) -> int:
+    """For how many turns nodes answer; see `carried`, and for SDMF rounds."""
+    config = self.config
+    if isinstance(config, SDMFConfig):
+      return config.steps
+    # As published: who rated what, shares of noise, then rounds of gradients.
+    return 1 if config.variant == 'sound' else 2 + config.rounds
 
   @property
   def num_users(self) -> int:

@@ -14,8 +14,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from dpmf_jax import messages
-from dpmf_jax.federated import boxes, folders, intake
+from dpmf_jax.federated import carried, folders, intake
 from dpmf_jax.federated.folders import Leaves
 from dpmf_jax.federated.intake import Shape
 from dpmf_jax.federated.journal import Journal
@@ -24,7 +23,6 @@ from dpmf_jax.mechanisms import secure_sum
 from dpmf_jax.messages import Kind, Message
 from dpmf_jax.systems import untrusted_protocol, untrusted_sums
 
-KEY_FILE = 'box.key'
 RANK = 1  # a constant feature for each user: items have a mean each
 
 
@@ -53,10 +51,7 @@ def node(
   in all rounds, and a round is answered once.
   """
   config, here = plan.config, plan.nodes[number]
-  folder = Path(folder)
-  private = boxes.own_key(folder / KEY_FILE)
-  if boxes.public_key(private) != here.key:
-    raise ValueError(f'{folder / KEY_FILE} is not the key of node {number}')
+  private = carried.party_key(folder, here.key)
   state = folders.saved(folder, plan)
   if state is None:
     state = {
@@ -100,17 +95,9 @@ def node(
         for place, user in enumerate(here.users)
       ]
     )
-    report = Message(Kind.REPORT, round, number, (here.users, words))
-    box = boxes.sealed(
-      messages.to_bytes(report),
-      private,
-      plan.aggregator_key,
-      run=plan.run,
-      round=round,
-      sender=number,
+    reply = carried.boxed_report(
+      plan, number, private, round, here.users, words
     )
-    content = np.frombuffer(box, np.uint8)
-    reply = intake.run_message(plan, Kind.SEALED, round, number, content)
     return reply, state
 
   current: list[Leaves] = [state]
@@ -122,7 +109,7 @@ def node(
       current[0],
       journal,
       sender=number,
-      rounds=plan.attempts,
+      rounds=plan.turns * plan.attempts,
       question=question,
       answer=answer,
       folder=folder,
@@ -134,8 +121,7 @@ def node(
 
 def mask(seed: np.ndarray, plan: Plan, round: int, user: int) -> np.ndarray:
   """A user's mask [I, W] in a round, from the seed that two parties know."""
-  shape = (plan.num_items, width())
-  return secure_sum.seed_mask(seed.tobytes(), shape, round=round, sender=user)
+  return carried.mask(seed, (plan.num_items, width()), round, user)
 
 
 def own_sums(

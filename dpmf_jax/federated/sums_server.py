@@ -6,15 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from dpmf_jax.federated import folders, intake
-from dpmf_jax.federated.intake import RejectedError, Shape
+from dpmf_jax.federated import carried, folders, intake
 from dpmf_jax.federated.journal import Journal
-from dpmf_jax.federated.plan import AGGREGATOR, RECOMMENDER, Plan
-from dpmf_jax.federated.rounds import Exchange, TooFewNodesError, gathered
+from dpmf_jax.federated.plan import RECOMMENDER, Plan
+from dpmf_jax.federated.rounds import Exchange, TooFewNodesError
 from dpmf_jax.federated.sums_node import mask, width
 from dpmf_jax.mechanisms import secure_sum
 from dpmf_jax.mechanisms.secure_sum import Aggregate, BrokenRoundError
-from dpmf_jax.messages import Kind, Message
+from dpmf_jax.messages import Kind
 from dpmf_jax.systems import untrusted_protocol, untrusted_sums
 
 
@@ -31,12 +30,7 @@ def recommender(
   """
   state = folders.saved(folder, plan)
   if state is None:
-    seeds = [secure_sum.new_seed() for _ in range(plan.num_users)]
-    drawn = np.frombuffer(b''.join(seeds), np.uint8)
-    state = {
-      'seeds': drawn.reshape(plan.num_users, secure_sum.SEED_BYTES),
-      'round': np.int32(0),
-    }
+    state = {'seeds': carried.new_seeds(plan.num_users), 'round': np.int32(0)}
     folders.save(folder, plan, state)
   if 'item' in state:
     return state['item']
@@ -80,55 +74,7 @@ def _total(
     )
     for number, node in enumerate(plan.nodes)
   }
-  sealed = gathered(
-    exchange,
-    questions,
-    lambda peer, data: intake.opened(
-      data,
-      plan,
-      kind=Kind.SEALED,
-      sender=peer,
-      shapes=[Shape('box', 'uint8', (None,))],
-    ),
-    plan,
-    journal,
-    round=round,
+  shape = (plan.num_items, width())
+  return carried.carried_sum(
+    plan, exchange, journal, questions, round=round, shape=shape
   )
-  carried = [sealed[number].arrays[0] for number in sorted(sealed)]
-  question = intake.run_message(
-    plan,
-    Kind.SEALED,
-    round,
-    RECOMMENDER,
-    np.array(sorted(sealed), np.uint32),
-    np.array([len(box) for box in carried], np.uint32),
-    np.concatenate(carried),
-  )
-
-  def check(peer: int, data: bytes) -> Message:
-    shapes = [
-      Shape('arrived', 'uint32', (None,)),
-      Shape('sum', 'uint32', (plan.num_items, width())),
-    ]
-    message = intake.opened(
-      data, plan, kind=Kind.AGGREGATE, sender=AGGREGATOR, shapes=shapes
-    )
-    if (message.arrays[0] >= plan.num_users).any():
-      raise RejectedError('an unknown user')
-    # The one sum there is may be of an earlier round, whose answer was lost.
-    found.append(message)
-    return message._replace(round=round)
-
-  found: list[Message] = []
-  gathered(
-    exchange,
-    {AGGREGATOR: question},
-    check,
-    plan,
-    journal,
-    round=round,
-    least=1,
-  )
-  arrived, values = found[0].arrays
-  users = tuple(int(user) for user in arrived)
-  return Aggregate(found[0].round, users, values)

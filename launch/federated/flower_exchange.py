@@ -8,6 +8,7 @@ on. Who may connect at all is up to the SuperLink (`--enable-supernode-auth`).
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from dpmf_jax.federated.rounds import Exchange
 
 _POLL = 0.2  # seconds between two looks for answers
 _LOOK = 2.0  # and for nodes
-_AGAIN = 3.0  # before a node that failed is asked once more
+_AGAIN = 3.0  # before a node that failed is asked once more; grows with each
 
 
 def _field(message: Message, field: str) -> Any:
@@ -93,6 +94,7 @@ def flower_exchange(grid: Grid, journal: Journal) -> Exchange:
       if (node := under_way(party, data, seconds)) is not None
     }
     not_before: dict[int, float] = {}
+    failed: Counter[int] = Counter()
     answered: set[int] = set()
     while time.monotonic() < end and answered < questions.keys():
       look()
@@ -117,7 +119,8 @@ def flower_exchange(grid: Grid, journal: Journal) -> Exchange:
           journal.log('no answer', who=name(party), why=why)
           if sent.get(party) == node:  # not one that was since replaced
             del sent[party]
-            not_before[party] = time.monotonic() + _AGAIN
+            failed[party] += 1
+            not_before[party] = time.monotonic() + _AGAIN * failed[party]
           continue
         if questions.get(party) == data:
           answered.add(party)

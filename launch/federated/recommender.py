@@ -45,7 +45,7 @@ def run(
     transcript: whether to keep all messages.
   """
   from dpmf_jax import files
-  from dpmf_jax.federated import sdmf_server, sums_server
+  from dpmf_jax.federated import gradients_server, sdmf_server, sums_server
   from dpmf_jax.federated.journal import journal
   from dpmf_jax.federated.plan import read_plan
 
@@ -57,6 +57,10 @@ def run(
   try:
     if plan.system == 'sdmf':
       item = sdmf_server.recommender(plan, folder, exchange, book, seed=seed)
+    elif plan.config.variant == 'paper':
+      item = gradients_server.recommender(
+        plan, folder, exchange, book, seed=seed
+      )
     else:
       item = sums_server.recommender(plan, folder, exchange, book)
   except Exception as error:

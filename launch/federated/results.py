@@ -43,8 +43,11 @@ def accuracy(
     for i in range(len(plan.nodes))
   ]
   key = random_key(seed)
-  if plan.system == 'untrusted_pmf':
-    releases, same = _sums(folder, plan, parts, data, item, key)
+  got = folders.saved(folder / 'recommender' / 'state', plan) or {}
+  if plan.system == 'untrusted_pmf' and plan.config.variant == 'sound':
+    releases, same = _sums(plan, parts, data, got, key)
+  elif plan.system == 'untrusted_pmf':
+    releases, same = _gradients(plan, parts, data, got, key)
   else:
     releases, same = _sdmf(plan, parts, data, item, key, seed)
   scale = plan.config.scale
@@ -72,18 +75,17 @@ def _sdmf(plan, parts, data, item, key, seed):
   return releases, {'same_bits': same}
 
 
-def _sums(folder, plan, parts, data, item, key):
+def _sums(plan, parts, data, got, key):
   """The same, for sums that are the simulator's but for the noise."""
   hyper = untrusted_sums.hyper_of(plan.config, plan.num_users)
   features = untrusted_sums.feature_counts(np.ones((plan.num_users, 1)))
   state = untrusted_sums.start(data, features, hyper)
-  items = state.factors.item.at[:, :-1].set(jnp.asarray(item))
+  items = state.factors.item.at[:, :-1].set(jnp.asarray(got['item']))
   deployed = untrusted_sums.sums_model(
     state._replace(factors=state.factors._replace(item=items)), data
   )
   exact = untrusted_sums.statistic(data.by_item, state.features, hyper)
   shares = sum(part['share'].sum(axis=0) for part in parts)
-  got = folders.saved(folder / 'recommender' / 'state', plan) or {}
   releases = {
     '': deployed,
     'simulator_': _simulated(untrusted_pmf(plan.config), key, data),
@@ -91,6 +93,34 @@ def _sums(folder, plan, parts, data, item, key):
   # With all users in it; without some there is no such sum to compare with.
   same = np.array_equal(got['sums'], np.asarray(exact) + shares)
   return releases, {'same_sums': bool(same)}
+
+
+def _gradients(plan, parts, data, got, key):
+  """The same, for rounds of gradients with the users' shares of noise.
+
+  With a seed the simulator starts where the parties did.
+  """
+  deployed = Release(factors_of(parts, got['item']), jnp.float32(0))
+  noise = np.zeros(got['item'].shape, np.int32)
+  share = np.concatenate([part['share'] for part in parts])
+  np.add.at(noise, got['rated'], share)
+  system = untrusted_pmf(plan.config)
+  fit_key, _ = jax.random.split(key)
+  init_key, _ = jax.random.split(fit_key)
+  begun = system.init(init_key, data)._replace(
+    noise=jnp.asarray(noise),
+    noise_scales=jnp.asarray(got['scales']),
+    done=jnp.int32(1),  # noise is drawn in the first round only
+  )
+  state = fit(system, jax.random.clone(fit_key), data, start=(0, begun))
+  releases = {'': deployed, 'simulator_': system.model(state, data)}
+  far = [
+    float(np.abs(np.asarray(a) - np.asarray(b)).max())
+    for a, b in zip(
+      deployed.factors, releases['simulator_'].factors, strict=True
+    )
+  ]
+  return releases, {'largest_difference': max(far)}
 
 
 def _simulated(system: System, key: jax.Array, data: Data) -> Release:

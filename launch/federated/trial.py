@@ -40,8 +40,14 @@ _DATA_DIR = flags.DEFINE_string(
   'data_dir', None, 'Where data sets are looked for first.'
 )
 _NODES = flags.DEFINE_integer('nodes', 4, 'How many nodes.', lower_bound=1)
-_ROUNDS = flags.DEFINE_integer('rounds', 100, 'sdmf: how many rounds.')
-_RANK = flags.DEFINE_integer('rank', 50, 'sdmf: number of factors.')
+_VARIANT = flags.DEFINE_enum(
+  'variant',
+  'sound',
+  ['sound', 'paper'],
+  'untrusted_pmf: one proved sum, or rounds of gradients as published.',
+)
+_ROUNDS = flags.DEFINE_integer('rounds', 100, 'How many rounds, but for sums.')
+_RANK = flags.DEFINE_integer('rank', 50, 'Number of factors, but for sums.')
 _EPSILON = flags.DEFINE_float('epsilon', 2.0, 'Epsilon; for sdmf its eps_P.')
 _COLLUDERS = flags.DEFINE_integer(
   'colluders', 0, 'untrusted_pmf: how many users may collude.'
@@ -53,7 +59,7 @@ _TEST_FRACTION = flags.DEFINE_float(
   'test_fraction', 0.2, 'Part of the ratings held out to measure accuracy.'
 )
 _SEED = flags.DEFINE_integer(
-  'seed', None, 'sdmf, FOR EXPERIMENTS: a seed that all parties share.'
+  'seed', None, 'FOR EXPERIMENTS: a seed that all parties share.'
 )
 _TRANSPORT = flags.DEFINE_enum(
   'transport', 'flower', ['flower', 'local'], 'What carries messages.'
@@ -112,8 +118,8 @@ def prepared(
   from dpmf_jax import files
   from dpmf_jax.data.writing import write
   from dpmf_jax.federated import boxes
+  from dpmf_jax.federated.carried import KEY_FILE
   from dpmf_jax.federated.plan import Node, Plan, new_run, write_plan
-  from dpmf_jax.federated.sums_node import KEY_FILE
 
   sums = system == 'untrusted_pmf'
   folders = [folder / f'node-{i}' for i in range(nodes)]
@@ -158,6 +164,13 @@ def _settings() -> dict[str, Any]:
   common: dict[str, Any] = {'epsilon': _EPSILON.value}
   if _SYSTEM.value == 'sdmf':
     return common | {'rank': _RANK.value, 'steps': _ROUNDS.value}
+  if _VARIANT.value == 'paper':
+    return common | {
+      'variant': 'paper',
+      'relation': 'replace',
+      'rank': _RANK.value,
+      'rounds': _ROUNDS.value,
+    }
   return common | {
     'variant': 'sound',
     'relation': 'add_remove',
@@ -244,7 +257,9 @@ def _watched(running, plan, settings, kills) -> bool:
   from dpmf_jax.federated.journal import read_log
   from launch.federated import parties
 
-  rounds = plan.config.steps if plan.system == 'sdmf' else 1
+  rounds = plan.turns
+  if plan.system == 'untrusted_pmf' and plan.config.variant == 'paper':
+    rounds = plan.config.rounds
   state = settings.folder / 'recommender' / 'state'
   seen, done, moved = 0, 0, time.monotonic()
   with tqdm.tqdm(total=rounds, unit='round') as bar:

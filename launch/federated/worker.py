@@ -71,7 +71,12 @@ def own_ratings(plan, number: int, path: str, users_path: str):
 
 def handler(plan, journal):
   """(question) -> answer of the party that the flags name."""
-  from dpmf_jax.federated import sdmf_node, sums_aggregator, sums_node
+  from dpmf_jax.federated import (
+    gradients_node,
+    sdmf_node,
+    sums_aggregator,
+    sums_node,
+  )
 
   if _ROLE.value == 'aggregator':
     return sums_aggregator.aggregator(plan, _STATE.value, journal)
@@ -81,11 +86,12 @@ def handler(plan, journal):
   if _RATINGS.value is None or _USERS.value is None:
     raise ValueError('--ratings and --users are missing')
   ratings = own_ratings(plan, number, _RATINGS.value, _USERS.value)
-  if plan.system == 'sdmf':
-    return sdmf_node.node(
-      plan, number, _STATE.value, ratings, journal, seed=_SEED.value
-    )
-  return sums_node.node(plan, number, _STATE.value, ratings, journal)
+  if plan.system == 'untrusted_pmf' and plan.config.variant == 'sound':
+    return sums_node.node(plan, number, _STATE.value, ratings, journal)
+  module = sdmf_node if plan.system == 'sdmf' else gradients_node
+  return module.node(
+    plan, number, _STATE.value, ratings, journal, seed=_SEED.value
+  )
 
 
 def main(argv) -> None:
