@@ -20,7 +20,7 @@ from dpmf_jax.federated.plan import AGGREGATOR
 from dpmf_jax.federated.rounds import TooFewNodesError
 from dpmf_jax.messages import Kind
 from dpmf_jax.sharding import training_data
-from launch.federated import results
+from launch.federated import results, transcripts
 
 pytest.importorskip(
   'cryptography', reason='sealed messages need the package cryptography'
@@ -172,6 +172,14 @@ def test_nothing_that_is_sent_shows_ratings_or_gradients_without_masks(usual):
     hidden = [counts, state['share'], counts + state['share']]
     for part in (*hidden, state['factors']):
       assert not any(word in everything for word in windows(part, 3))
+  # As a trial searches, which keeps the folders in the same places.
+  data = messages.to_bytes(
+    messages.Message(Kind.REPORT, 0, 0, (state['factors'],))
+  )
+  assert transcripts.found_words(data, transcripts.pairs(state['factors']))
+  assert not transcripts.found_words(
+    everything, transcripts.pairs(state['factors'])
+  )
   # What such a search would find: masked words of the last round.
   (sent,) = [
     opened(usual, third, data, messages.from_bytes(data).round, 0)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmf_jax import files, metrics
+from dpmf_jax import metrics
 from dpmf_jax.data.ratings import Ratings
 from dpmf_jax.data.rows import Data
 from dpmf_jax.federated import folders
@@ -30,18 +30,20 @@ def event_counts(log: list[dict[str, Any]]) -> dict[str, int]:
   return dict(sorted(Counter(line['event'] for line in log).items()))
 
 
+def kept_by_nodes(folder: Path, plan: Plan) -> list[folders.Leaves]:
+  """What each node has in its folder."""
+  return [
+    folders.saved(folder / f'node-{i}' / 'state', plan) or {}
+    for i in range(len(plan.nodes))
+  ]
+
+
 def accuracy(
   folder: Path, plan: Plan, train: Ratings, test: Ratings, *, seed: int | None
 ) -> dict[str, Any]:
   """Held-out error of the deployed model beside the simulator's."""
   data, held_out = training_data(train), training_data(test).by_user
-  item = files.load_leaves(
-    folder / 'recommender' / 'state' / 'items.safetensors'
-  )[0]['item']
-  parts = [
-    folders.saved(folder / f'node-{i}' / 'state', plan) or {}
-    for i in range(len(plan.nodes))
-  ]
+  parts = kept_by_nodes(folder, plan)
   key = random_key(seed)
   got = folders.saved(folder / 'recommender' / 'state', plan) or {}
   if plan.system == 'untrusted_pmf' and plan.config.variant == 'sound':
@@ -49,7 +51,7 @@ def accuracy(
   elif plan.system == 'untrusted_pmf':
     releases, same = _gradients(plan, parts, data, got, key)
   else:
-    releases, same = _sdmf(plan, parts, data, item, key, seed)
+    releases, same = _sdmf(plan, parts, data, got, key, seed)
   scale = plan.config.scale
   return {
     f'{name}test_rmse': metrics.rmse(held_out, release, scale)
@@ -57,9 +59,9 @@ def accuracy(
   } | same
 
 
-def _sdmf(plan, parts, data, item, key, seed):
+def _sdmf(plan, parts, data, got, key, seed):
   """Models by the name of who made them, and whether bits are the same."""
-  deployed = Release(factors_of(parts, item), jnp.float32(0))
+  deployed = Release(factors_of(parts, got['item']), jnp.float32(0))
   releases = {
     '': deployed,
     'simulator_': _simulated(sdmf(plan.config), key, data),

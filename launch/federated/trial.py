@@ -72,7 +72,9 @@ _KILL = flags.DEFINE_list(
   'PARTY:ROUND pairs, with a node or aggregator: kill it once that many rounds '
   'are done, and start it again, to see that the run goes on.',
 )
-_TRANSCRIPT = flags.DEFINE_bool('transcript', False, 'Keep all messages.')
+_TRANSCRIPT = flags.DEFINE_bool(
+  'transcript', False, 'Keep all messages, and search them for secrets.'
+)
 _PATIENCE = flags.DEFINE_float(
   'patience', 900.0, 'Seconds without any progress before the trial gives up.'
 )
@@ -183,7 +185,7 @@ def main(argv) -> int:
   del argv
   from dpmf_jax.data.splits import random_split
   from dpmf_jax.federated.journal import bytes_table, read_log
-  from launch.federated import parties, results
+  from launch.federated import parties, results, transcripts
   from launch.federated.processes import processes
 
   folder = Path(_OUTPUT.value).resolve()
@@ -231,6 +233,10 @@ def main(argv) -> int:
   }
   if done:
     report |= results.accuracy(folder, plan, train, test, seed=_SEED.value)
+  if done and _TRANSCRIPT.value:
+    report['transcript'] = transcripts.transcript_findings(
+      folder, plan, train, results.kept_by_nodes(folder, plan)
+    )
   (folder / 'metrics.json').write_text(json.dumps(report, indent=2) + '\n')
   print(json.dumps(report, indent=2))
   return 0 if done else 1
