@@ -49,8 +49,11 @@ def difference(deployed):
 NEAR = 1e-5
 
 
-def test_rounds_are_the_simulators_with_the_same_noise(deployed):
-  item = deployed.run()
+@pytest.mark.slow
+@pytest.mark.parametrize('faults', [False, True])
+def test_rounds_are_the_simulators_with_the_same_noise(faults, deployed):
+  exchange = faulty_exchange(deployed, {}) if faults else deployed.exchange
+  item = deployed.run(exchange)
   assert difference(deployed) < NEAR
   shares = [deployed.saved(f'node-{i}')['share'] for i in range(NODES)]
   assert (np.concatenate(shares) != 0).mean() > 0.9
@@ -67,9 +70,9 @@ def usual(tmp_path_factory):
   return made
 
 
-def test_faults_are_left_out_and_turns_done_again(deployed):
+def faulty_exchange(deployed, boxes_of):
   """A node is missing, an answer is replayed, the aggregator restarted."""
-  first, boxes_of, attempts = [], {}, deployed.plan.attempts
+  first, attempts = [], deployed.plan.attempts
 
   def exchange(questions, seconds):
     round = messages.from_bytes(next(iter(questions.values()))).round
@@ -88,8 +91,12 @@ def test_faults_are_left_out_and_turns_done_again(deployed):
         continue
       yield who, data
 
-  deployed.run(exchange)
-  assert difference(deployed) < NEAR
+  return exchange
+
+
+def test_faults_are_left_out_and_turns_done_again(deployed):
+  boxes_of, attempts = {}, deployed.plan.attempts
+  deployed.run(faulty_exchange(deployed, boxes_of))
   done = [line['round'] for line in deployed.events('round done')]
   assert done == [*range(ROUNDS)]
   broken = [line['round'] for line in deployed.events('round broken')]

@@ -21,6 +21,7 @@ from dpmf_jax.federated.plan import Plan
 from dpmf_jax.messages import Kind
 
 _WORD = 8  # bytes
+_HASH_BITS = 24
 
 
 def transcript_findings(
@@ -40,31 +41,53 @@ def transcript_findings(
     **_kept_words(plan, train, parts),
   }
   found = dict.fromkeys(secrets, 0)
+  tables = {name: hash_table(words) for name, words in secrets.items()}
   count = size = 0
   for data in _all_bytes(folder, plan):
     count, size = count + 1, size + len(data)
     for name, words in secrets.items():
-      found[name] += found_words(data, words)
+      found[name] += found_words(data, words, tables[name])
   looked_for = {name: len(words) for name, words in secrets.items()}
   sizes = {'messages': count, 'bytes': size}
   return sizes | {'looked_for': looked_for, 'found': found}
 
 
-def found_words(data: bytes, words: np.ndarray) -> int:
-  """How many places in `data` hold one of the sorted uint64 `words`."""
+def found_words(
+  data: bytes, words: np.ndarray, table: np.ndarray | None = None
+) -> int:
+  """How many places in `data` hold one of the sorted uint64 `words`.
+
+  `table` is `hash_table` of them, for whoever searches more than once.
+  """
+  table = hash_table(words) if table is None else table
   total = 0
   for offset in range(min(_WORD, len(data))):
     size = (len(data) - offset) // _WORD
     here = np.frombuffer(data, np.uint64, size, offset)
-    place = np.searchsorted(words, here)
-    total += int((words[np.minimum(place, len(words) - 1)] == here).sum())
+    here = here[table[_hash(here)]]  # most are none of them
+    place = np.minimum(np.searchsorted(words, here), len(words) - 1)
+    total += int((words[place] == here).sum())
   return total
 
 
-def pairs(rows: np.ndarray) -> np.ndarray:
-  """All neighbours in the rows of 32-bit numbers [n, k], as sorted words."""
-  both = np.stack([rows[:, :-1], rows[:, 1:]], axis=-1)
-  return _sorted(np.ascontiguousarray(both).reshape(-1, 2))
+def hash_table(words: np.ndarray) -> np.ndarray:
+  """Where words may be: bool, by `_hash`."""
+  table = np.zeros(2**_HASH_BITS, bool)
+  table[_hash(words)] = True
+  return table
+
+
+def _hash(words: np.ndarray) -> np.ndarray:
+  return (words * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - _HASH_BITS)
+
+
+def pairs(rows: np.ndarray, above: float = 0) -> np.ndarray:
+  """All neighbours in the rows of 32-bit numbers [n, k], as sorted words.
+
+  Only those of which both are larger than `above` in size.
+  """
+  both = np.stack([rows[:, :-1], rows[:, 1:]], axis=-1).reshape(-1, 2)
+  return _sorted(both[np.abs(both).min(axis=1) > above])
 
 
 def _sorted(array: np.ndarray) -> np.ndarray:
@@ -72,14 +95,15 @@ def _sorted(array: np.ndarray) -> np.ndarray:
 
 
 def _rating_words(train: Ratings) -> np.ndarray:
-  """A user's ratings next to one another, as floats and as bytes.
+  """A user's ratings next to one another, in float32 and as bytes.
 
-  As integers of 32 bits they could not be told from the numbers of items.
+  As integers of 32 bits they could not be told from the numbers of items, and
+  one as float64 is mostly zeros, of which there are others.
   """
   order = np.lexsort((train.item, train.user))
   value, user = train.value[order], train.user[order]
   together = user[:-1] == user[1:]
-  found = [value.astype(np.float64).view(np.uint64)]
+  found = []
   for kind in (np.float32, '>f4'):
     every = value.astype(kind)
     both = np.stack([every[:-1], every[1:]], axis=1)[together]
@@ -94,17 +118,21 @@ def _rating_words(train: Ratings) -> np.ndarray:
 def _kept_words(
   plan: Plan, train: Ratings, parts: list[Leaves]
 ) -> dict[str, np.ndarray]:
-  """What nodes keep: vectors of users, and words without their masks."""
+  """What nodes keep: vectors of users, and words without their masks.
+
+  Small integers are left out where messages hold numbers of users or items.
+  """
   if plan.system == 'sdmf':
     factors = np.concatenate([part['factors'] for part in parts])
     return {'factors of users': pairs(factors)}
   if plan.config.variant == 'paper':
     join = lambda name: np.concatenate([part[name] for part in parts])
     counts, share = join('counts'), join('share')
+    small = max(plan.num_users, plan.num_items)
     return {
       'factors of users': pairs(join('factors')),
-      'gradients without masks': pairs(counts + share),
-      'gradients without noise': pairs(counts),
+      'gradients without masks': pairs(counts + share, small),
+      'gradients without noise': pairs(counts, small),
     }
   words = []
   for node, part in zip(plan.nodes, parts, strict=True):
@@ -115,10 +143,8 @@ def _kept_words(
     counts = sums_node.own_sums(plan, node.size, ratings)[user, item]
     share = part['share'][user, item]
     words.append(np.concatenate([counts, counts + share]).astype(np.int32))
-  found = np.concatenate(words)
-  # Small ones are the numbers of users, too.
-  found = found[np.abs(found).min(axis=1) > plan.num_users]
-  return {'sums without masks': pairs(found)}
+  found = pairs(np.concatenate(words), plan.num_users)
+  return {'sums without masks': found}
 
 
 def _all_bytes(folder: Path, plan: Plan) -> Iterator[bytes]:
