@@ -31,6 +31,11 @@ class Kind(enum.IntEnum):
   AGGREGATE = 5  # third party to recommender: senders, sum of masked words
   RELEASE = 6  # recommender to all: item factors
   SHARE = 7  # user to third party, once: a masked share of noise
+  # Of a deployment, whose messages all begin with the run [16]:
+  PUBLIC = 8  # recommender to node: what every client is told in a round
+  REPORTS = 9  # node to recommender: what its clients report
+  SEALED = 10  # what only the third party can open
+  REFUSED = 11  # instead of an answer: why not, as text
 
 
 class Message(NamedTuple):

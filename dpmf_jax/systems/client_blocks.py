@@ -92,18 +92,21 @@ def over_clients(
   blocks: Blocks,
   public: Any,
   shapes: Any,
+  *,
+  first: jax.Array | int = 0,
 ) -> tuple[Any, Any]:
   """(clients after `run`, sums of what it gave), block by block.
 
   Args:
     run: (keys [B], clients, own ratings, public) -> (clients, sums of
       `shapes`), for a block of B clients at once.
-    key: split into one for each client.
+    key: a client's own is folded in from its number.
     clients: a tree of arrays [U, ...].
     rows: user-major ratings.
     blocks: `client_blocks` of them.
     public: a tree that every client may read.
     shapes: of the sums; the first has I as its first axis.
+    first: number of the first client, where those before it are elsewhere.
   """
   num_items = jax.tree.leaves(shapes)[0].shape[0]
   count, size = block_shape(rows, num_items)
@@ -115,7 +118,9 @@ def over_clients(
 
   # As words: under vmap the check of reused keys takes a scan over keys for a
   # second use of them.
-  words = jax.random.key_data(jax.random.split(key, (count, size)))
+  numbers = first + jnp.arange(count * size).reshape(count, size)
+  each = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (None, 0))
+  words = jax.random.key_data(each(key, numbers))
   as_keys = functools.partial(
     jax.random.wrap_key_data, impl=jax.random.key_impl(key)
   )

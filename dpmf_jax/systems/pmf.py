@@ -84,11 +84,18 @@ def start_factors(
   user_key: jax.Array, item_key: jax.Array, data: Data, rank: int
 ) -> Factors:
   """Small random factors, user rows of norm 1 at most."""
-  shape = lambda rows: (rows.num_rows, rank)
   return Factors(
-    clip_rows(_START * jax.random.normal(user_key, shape(data.by_user)), 1.0),
-    _START * jax.random.normal(item_key, shape(data.by_item)),
+    start_users(user_key, data.by_user.num_rows, rank),
+    start_items(item_key, data.by_item.num_rows, rank),
   )
+
+
+def start_users(key: jax.Array, num_users: int, rank: int) -> jax.Array:
+  return clip_rows(start_items(key, num_users, rank), 1.0)
+
+
+def start_items(key: jax.Array, num_items: int, rank: int) -> jax.Array:
+  return _START * jax.random.normal(key, (num_items, rank))
 
 
 def start(

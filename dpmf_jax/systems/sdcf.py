@@ -190,6 +190,8 @@ def kept_by_clients(
   blocks: Blocks,
   num_items: int,
   coins: response.Coins,
+  *,
+  first: jax.Array | int = 0,
 ) -> Kept:
   """What clients keep from the start, their permanent bits among it."""
   count = rows.num_rows
@@ -201,8 +203,9 @@ def kept_by_clients(
     kept = jnp.packbits(bits, axis=-1), own.rated.any(axis=-1)
     return kept, zeros_of(nothing)
 
+  flip = jnp.asarray(coins.flip)
   (bits, active), _ = over_clients(
-    run, key, jnp.asarray(coins.flip), rows, blocks, (), nothing
+    run, key, flip, rows, blocks, (), nothing, first=first
   )
   return Kept(
     bits=bits,
@@ -362,27 +365,47 @@ def round_step(
       total_shapes(*item.shape, shared=told(state.shared)),
     )
     total = gradients((item_key, side_key), total, slice(None), public)
-    server = server_apply(
-      Server(item, state.optimizer, state.round, state.stopped, state.shared),
-      total,
-      clients.kept,
-      hyper.rules,
-      optimizer=optimizer,
-      average=average,
+    return after_round(
+      state, clients, total, optimizer=optimizer, average=average
     )
-    moved = state._replace(
-      factors=Factors(clients.factors, server.item),
-      kept=clients.kept,
-      optimizer=server.optimizer,
-      round=server.round,
-      stopped=server.stopped,
-      shared=server.shared,
-    )
-    # A run has a fixed number of steps: after it has stopped they do nothing.
-    state = frozen_if(state.stopped > 0, state, moved)
-    return state, info(state, total)
 
   return step
+
+
+def after_round(
+  state: State,
+  clients: Client,
+  total: Total,
+  *,
+  optimizer: optax.GradientTransformation,
+  average: sgld.Average,
+) -> tuple[State, Info]:
+  """The state once the clients have moved and the server has `total`."""
+  server = server_apply(
+    Server(
+      state.factors.item,
+      state.optimizer,
+      state.round,
+      state.stopped,
+      state.shared,
+    ),
+    total,
+    clients.kept,
+    state.hyper.rules,
+    optimizer=optimizer,
+    average=average,
+  )
+  moved = state._replace(
+    factors=Factors(clients.factors, server.item),
+    kept=clients.kept,
+    optimizer=server.optimizer,
+    round=server.round,
+    stopped=server.stopped,
+    shared=server.shared,
+  )
+  # A run has a fixed number of steps: after it has stopped they do nothing.
+  state = frozen_if(state.stopped > 0, state, moved)
+  return state, info(state, total)
 
 
 def clients_of(state: State) -> Client:

@@ -15,7 +15,7 @@ import optax
 
 from dpmf_jax.data.rows import Data
 from dpmf_jax.mechanisms import noise
-from dpmf_jax.systems import sdcf, sgld
+from dpmf_jax.systems import sdcf, sdcf_messages, sgld
 from dpmf_jax.systems.client_blocks import Own
 from dpmf_jax.systems.client_errors import choice, sent_errors
 from dpmf_jax.systems.sdmf_config import SDMFConfig, guarantee
@@ -94,3 +94,14 @@ def sdmf(config: SDMFConfig) -> System:
     steps=config.steps,
     guarantee=guarantee(config, ('item factors', 'what clients send')),
   )
+
+
+def sdmf_by_messages(config: SDMFConfig) -> System:
+  """`sdmf` with noise in every message, as a deployment runs it.
+
+  The same in distribution; see `sdcf_messages`.
+  """
+  step = sdcf_messages.round_step(
+    client_report, sgld.optimizer_of(config), config.average, config.sent
+  )
+  return sdmf(config)._replace(step=step)

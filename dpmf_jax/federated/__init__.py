@@ -1,0 +1,5 @@
+"""A deployment's parties, without a network.
+
+Each party is a function from a message to an answer, with its state in a
+folder of its own; `rounds` asks nodes through whatever carries bytes.
+"""

@@ -1,0 +1,139 @@
+"""The plan of a run: public facts that all of its parties are given."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from dpmf_jax import files
+from dpmf_jax.systems.sdmf_config import SDMFConfig
+from dpmf_jax.systems.settings import require
+from dpmf_jax.systems.untrusted_pmf_config import UntrustedPMFConfig
+
+CONFIGS = {'sdmf': SDMFConfig, 'untrusted_pmf': UntrustedPMFConfig}
+RUN_BYTES = 16
+# Senders that are no nodes.
+RECOMMENDER = 2**32 - 1
+AGGREGATOR = 2**32 - 2
+
+
+class Node(NamedTuple):
+  """The users of one node are first .. first + size - 1."""
+
+  first: int
+  size: int
+  key: str = ''  # public, of its sealed messages; hexadecimal
+
+  @property
+  def users(self) -> np.ndarray:
+    return np.arange(self.first, self.first + self.size, dtype=np.uint32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+  """Public facts about a run; nothing here may be computed from ratings.
+
+  Attributes:
+    run: its number, drawn once; messages of another run are not accepted.
+    system: 'sdmf', or 'untrusted_pmf': sound, or as published with static
+      users and no noise but their shares.
+    settings: of the system's config. SDMF needs `sent` and
+      `likelihood_scale`, since nobody knows the number of ratings.
+    item_ids: of all items, in order.
+    nodes: who hosts which users, in order.
+    aggregator_key: public, of the third party; hexadecimal.
+    attempts: how often a node is asked in a round before it goes on without.
+    seconds: how long an attempt waits for answers.
+    least: how many nodes a round needs; with fewer the run stops.
+  """
+
+  run: str
+  system: Literal['sdmf', 'untrusted_pmf']
+  settings: dict[str, Any]
+  item_ids: tuple[str, ...]
+  nodes: tuple[Node, ...]
+  aggregator_key: str = ''
+  attempts: int = 5
+  seconds: float = 60.0
+  least: int = 1
+
+  def __post_init__(self):
+    firsts = np.cumsum([0] + [node.size for node in self.nodes])[:-1]
+    require(
+      self,
+      run=(len(bytes.fromhex(self.run)) == RUN_BYTES, f'{RUN_BYTES} bytes'),
+      system=(self.system in CONFIGS, f'one of {sorted(CONFIGS)}'),
+      item_ids=(len(set(self.item_ids)) == len(self.item_ids) > 0, 'distinct'),
+      nodes=(
+        len(self.nodes) > 0
+        and all(node.size > 0 for node in self.nodes)
+        and [node.first for node in self.nodes] == firsts.tolist(),
+        'some, each with the users that follow those of the one before',
+      ),
+      attempts=(self.attempts >= 1, 'at least 1'),
+      seconds=(0 < self.seconds < np.inf, 'positive and finite'),
+      least=(1 <= self.least <= len(self.nodes), 'between 1 and all nodes'),
+    )
+    config = self.config
+    if isinstance(config, SDMFConfig):
+      if config.sent is None or config.likelihood_scale is None:
+        raise ValueError('settings must have sent and likelihood_scale')
+    elif config.variant == 'paper' and (
+      config.users != 'static' or config.round_noise
+    ):
+      raise ValueError("settings must have users='static', round_noise=0")
+
+  @property
+  def config(self) -> Any:
+    settings = dict(self.settings)
+    settings['scale'] = tuple(settings['scale'])
+    return CONFIGS[self.system](**settings)
+
+  @property
+  def run_words(self) -> np.ndarray:
+    """The run as the first array of a message."""
+    return np.frombuffer(bytes.fromhex(self.run), np.uint8)
+
+  @property
+  def turns(self) -> int:
+    """For how many turns nodes answer; see `carried`, and for SDMF rounds."""
+    config = self.config
+    if isinstance(config, SDMFConfig):
+      return config.steps
+    # As published: who rated what, shares of noise, then rounds of gradients.
+    return 1 if config.variant == 'sound' else 2 + config.rounds
+
+  @property
+  def num_users(self) -> int:
+    return sum(node.size for node in self.nodes)
+
+  @property
+  def num_items(self) -> int:
+    return len(self.item_ids)
+
+
+def new_run() -> str:
+  """A run's number."""
+  return secrets.token_hex(RUN_BYTES)
+
+
+def write_plan(path: str | Path, plan: Plan) -> None:
+  fields = dataclasses.asdict(plan)
+  fields['nodes'] = [node._asdict() for node in plan.nodes]
+  files.write_json(path, fields)
+
+
+def read_plan(path: str | Path) -> Plan:
+  """The plan in a file; ValueError where it is none."""
+  fields = files.read_json(path)
+  try:
+    nodes = tuple(Node(**node) for node in fields.pop('nodes'))
+    ids = tuple(fields.pop('item_ids'))
+    return Plan(nodes=nodes, item_ids=ids, **fields)
+  except (TypeError, KeyError, AttributeError) as error:
+    raise ValueError(f'{path} is not a plan: {error}') from None

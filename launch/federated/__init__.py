@@ -1,0 +1,1 @@
+"""A deployment: recommender, aggregator and nodes as processes of their own."""

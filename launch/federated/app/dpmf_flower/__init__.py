@@ -1,0 +1,1 @@
+"""The Flower app: a relay on nodes, the recommender on its own host."""

@@ -1,0 +1,104 @@
+"""Runs the recommender of a plan, over a network or on this host.
+
+With Flower it is the ServerApp of launch/federated/app. Without, for workers
+on this host that listen on SOCKETS/0.sock, SOCKETS/1.sock, ...:
+
+  python -m launch.federated.recommender --plan=plan.json --state=DIR \\
+    --sockets=SOCKETS
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from absl import flags
+
+from launch import cli
+
+_PLAN = flags.DEFINE_string('plan', None, "The run's plan.")
+_STATE = flags.DEFINE_string('state', None, 'Folder of the recommender alone.')
+_SOCKETS = flags.DEFINE_string('sockets', None, "Folder of workers' sockets.")
+_SEED = flags.DEFINE_integer(
+  'seed', None, 'FOR EXPERIMENTS: a fixed seed, that of the simulator.'
+)
+_TRANSCRIPT = flags.DEFINE_bool(
+  'transcript', False, 'Keep all messages, in --state.'
+)
+
+
+def run(
+  plan_path: str,
+  state: str,
+  network: Callable,
+  *,
+  seed: int | None,
+  transcript: bool,
+) -> None:
+  """Returns when all rounds are done; STATE/items.safetensors has the items.
+
+  Args:
+    plan_path: of the run.
+    state: folder of the recommender.
+    network: (plan, journal) -> Exchange.
+    seed: for experiments.
+    transcript: whether to keep all messages.
+  """
+  from dpmf_jax import files
+  from dpmf_jax.federated import gradients_server, sdmf_server, sums_server
+  from dpmf_jax.federated.journal import journal
+  from dpmf_jax.federated.plan import read_plan
+
+  plan = read_plan(plan_path)
+  folder = Path(state)
+  folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+  book = journal(folder, transcript=transcript)
+  exchange = network(plan, book)
+  try:
+    if plan.system == 'sdmf':
+      item = sdmf_server.recommender(plan, folder, exchange, book, seed=seed)
+    elif plan.config.variant == 'paper':
+      item = gradients_server.recommender(
+        plan, folder, exchange, book, seed=seed
+      )
+    else:
+      item = sums_server.recommender(plan, folder, exchange, book)
+  except Exception as error:
+    book.log('failed', why=f'{type(error).__name__}: {error}')
+    raise
+  files.save_tree(folder / 'items.safetensors', {'item': item})
+  book.log('written')
+
+
+def main(argv) -> int:
+  del argv
+  from dpmf_jax.federated.plan import AGGREGATOR
+  from dpmf_jax.federated.rounds import TooFewNodesError
+  from dpmf_jax.federated.sockets import local_exchange
+
+  plan_path, state = _PLAN.value, _STATE.value
+  if plan_path is None or state is None or _SOCKETS.value is None:
+    raise ValueError('--plan, --state and --sockets are needed')
+
+  def network(plan, journal):
+    del journal
+    paths = {i: f'{_SOCKETS.value}/{i}.sock' for i in range(len(plan.nodes))}
+    paths[AGGREGATOR] = f'{_SOCKETS.value}/aggregator.sock'
+    return local_exchange(paths)
+
+  try:
+    run(
+      plan_path,
+      state,
+      network,
+      seed=_SEED.value,
+      transcript=_TRANSCRIPT.value,
+    )
+  except TooFewNodesError as error:
+    print(f'stopped: {error}')
+    return 1
+  return 0
+
+
+if __name__ == '__main__':
+  cli.run(main)

@@ -1,0 +1,294 @@
+"""Runs a recommender, an aggregator and nodes on this host, as a trial.
+
+  python -m launch.federated.trial --dataset=ml-100k --system=sdmf \\
+    --nodes=4 --rounds=100 --epsilon=2 --output=runs/trial
+
+splits the ratings by user into a file for each node, starts all parties as
+processes that talk over Flower (pip install -r requirements-federated.txt) or,
+with --transport=local, over sockets, waits for all rounds and stops them. The
+folder gets metrics.json (held-out error, bytes of all messages, what was asked
+again or left out), plan.json, recommender/ with its log, and a folder for each
+node.
+
+The trial itself reads what nodes keep, to measure accuracy; in a deployment
+nobody can. README.md in this folder says how to start each party on a host of
+its own.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from launch import cli
+
+_SYSTEM = flags.DEFINE_enum(
+  'system', 'sdmf', ['sdmf', 'untrusted_pmf'], 'What to run.'
+)
+_DATASET = flags.DEFINE_string('dataset', None, 'A named data set.')
+_RATINGS = flags.DEFINE_string('ratings', None, 'A ratings file, instead.')
+_SCALE = flags.DEFINE_list(
+  'scale', ['1', '5'], 'Lowest and highest rating that --ratings can hold.'
+)
+_DATA_DIR = flags.DEFINE_string(
+  'data_dir', None, 'Where data sets are looked for first.'
+)
+_NODES = flags.DEFINE_integer('nodes', 4, 'How many nodes.', lower_bound=1)
+_VARIANT = flags.DEFINE_enum(
+  'variant',
+  'sound',
+  ['sound', 'paper'],
+  'untrusted_pmf: one proved sum, or rounds of gradients as published.',
+)
+_ROUNDS = flags.DEFINE_integer('rounds', 100, 'How many rounds, but for sums.')
+_RANK = flags.DEFINE_integer('rank', 50, 'Number of factors, but for sums.')
+_EPSILON = flags.DEFINE_float('epsilon', 2.0, 'Epsilon; for sdmf its eps_P.')
+_COLLUDERS = flags.DEFINE_integer(
+  'colluders', 0, 'untrusted_pmf: how many users may collude.'
+)
+_DROPOUTS = flags.DEFINE_integer(
+  'dropouts', 0, 'untrusted_pmf: how many users may be missing in the sum.'
+)
+_TEST_FRACTION = flags.DEFINE_float(
+  'test_fraction', 0.2, 'Part of the ratings held out to measure accuracy.'
+)
+_SEED = flags.DEFINE_integer(
+  'seed', None, 'FOR EXPERIMENTS: a seed that all parties share.'
+)
+_TRANSPORT = flags.DEFINE_enum(
+  'transport', 'flower', ['flower', 'local'], 'What carries messages.'
+)
+_ATTEMPTS = flags.DEFINE_integer('attempts', 5, 'How often a node is asked.')
+_SECONDS = flags.DEFINE_float('seconds', 120.0, 'Length of an attempt.')
+_KILL = flags.DEFINE_list(
+  'kill',
+  [],
+  'PARTY:ROUND pairs, with a node or aggregator: kill it once that many rounds '
+  'are done, and start it again, to see that the run goes on.',
+)
+_TRANSCRIPT = flags.DEFINE_bool(
+  'transcript', False, 'Keep all messages, and search them for secrets.'
+)
+_PATIENCE = flags.DEFINE_float(
+  'patience', 900.0, 'Seconds without any progress before the trial gives up.'
+)
+_OUTPUT = flags.DEFINE_string('output', None, 'Folder to write.', required=True)
+_OVERWRITE = flags.DEFINE_bool('overwrite', False, 'Replace what is there.')
+
+
+def _load():
+  from dpmf_jax.data import catalog, formats
+
+  dataset, path = _DATASET.value, _RATINGS.value
+  if dataset is not None and path is None:
+    return catalog.load(dataset, data_dir=_DATA_DIR.value)
+  if path is None or dataset is not None:
+    raise ValueError('pass one of --dataset=NAME and --ratings=FILE')
+  return formats.read(path, scale=cli.scale(_SCALE.value))
+
+
+def node_sizes(num_users: int, nodes: int) -> list[int]:
+  """Users of each node, as equal as can be."""
+  if nodes > num_users:
+    raise ValueError(
+      f'--nodes={nodes} are too many for {num_users} users: at most one each'
+    )
+  return [
+    num_users * (i + 1) // nodes - num_users * i // nodes for i in range(nodes)
+  ]
+
+
+def prepared(
+  folder: Path,
+  train,
+  *,
+  system: str,
+  nodes: int,
+  settings: dict[str, Any],
+  attempts: int,
+  seconds: float,
+):
+  """The plan, with the files of each node written."""
+  import numpy as np
+
+  from dpmf_jax import files
+  from dpmf_jax.data.writing import write
+  from dpmf_jax.federated import boxes
+  from dpmf_jax.federated.carried import KEY_FILE
+  from dpmf_jax.federated.plan import Node, Plan, new_run, write_plan
+
+  sums = system == 'untrusted_pmf'
+  folders = [folder / f'node-{i}' for i in range(nodes)]
+  for party in [*folders, folder / 'aggregator', folder / 'recommender']:
+    (party / 'state').mkdir(mode=0o700, parents=True)
+  key = lambda party: boxes.public_key(
+    boxes.own_key(party / 'state' / KEY_FILE)
+  )
+  made, first = [], 0
+  sizes = node_sizes(train.num_users, nodes)
+  for part, count in zip(folders, sizes, strict=True):
+    there = (train.user >= first) & (train.user < first + count)
+    write(train.take(np.flatnonzero(there)), part / 'ratings.csv')
+    users = [str(user) for user in train.user_ids[first : first + count]]
+    files.write_json(part / 'users.json', users, mode=0o600)
+    (part / 'ratings.csv').chmod(0o600)
+    made.append(Node(first, count, key(part) if sums else ''))
+    first += count
+  if not sums:
+    # The number of ratings is public: the paper's claim has it so, too.
+    settings = {
+      'sent': len(train) / train.num_users,
+      'likelihood_scale': float(len(train)),
+      **settings,
+    }
+  plan = Plan(
+    run=new_run(),
+    system=system,  # pyright: ignore[reportArgumentType]
+    settings={'scale': list(train.scale), **settings},
+    item_ids=tuple(str(item) for item in train.item_ids),
+    nodes=tuple(made),
+    aggregator_key=key(folder / 'aggregator') if sums else '',
+    attempts=attempts,
+    seconds=seconds,
+  )
+  write_plan(folder / 'plan.json', plan)
+  return plan
+
+
+def _settings() -> dict[str, Any]:
+  """The system's settings from the flags."""
+  common: dict[str, Any] = {'epsilon': _EPSILON.value}
+  if _SYSTEM.value == 'sdmf':
+    return common | {'rank': _RANK.value, 'steps': _ROUNDS.value}
+  if _VARIANT.value == 'paper':
+    return common | {
+      'variant': 'paper',
+      'relation': 'replace',
+      'rank': _RANK.value,
+      'rounds': _ROUNDS.value,
+    }
+  return common | {
+    'variant': 'sound',
+    'relation': 'add_remove',
+    'colluders': _COLLUDERS.value,
+    'dropouts': _DROPOUTS.value,
+  }
+
+
+def main(argv) -> int:
+  del argv
+  from dpmf_jax.data.splits import random_split
+  from dpmf_jax.federated.journal import bytes_table, read_log
+  from launch.federated import parties, results, transcripts
+  from launch.federated.processes import processes
+
+  folder = Path(_OUTPUT.value).resolve()
+  if folder.exists():
+    if not _OVERWRITE.value:
+      raise ValueError(f'{folder} exists; pass --overwrite to replace it')
+    shutil.rmtree(folder)
+  kills = _kills()
+  train, test = random_split(_load(), _TEST_FRACTION.value, seed=0)
+  folder.mkdir(parents=True, mode=0o700)
+  plan = prepared(
+    folder,
+    train,
+    system=_SYSTEM.value,
+    nodes=_NODES.value,
+    settings=_settings(),
+    attempts=_ATTEMPTS.value,
+    seconds=_SECONDS.value,
+  )
+  began = time.monotonic()
+  # Unix sockets have short names.
+  with (
+    tempfile.TemporaryDirectory(prefix='dpmf') as sockets,
+    processes(folder) as running,
+  ):
+    settings = parties.Settings(
+      folder=folder,
+      sockets=Path(sockets),
+      flower=_TRANSPORT.value == 'flower',
+      seed=_SEED.value,
+      transcript=_TRANSCRIPT.value,
+    )
+    parties.start_all(running, plan, settings)
+    done = _watched(running, plan, settings, kills)
+  log = read_log(folder / 'recommender' / 'state')
+  report = {
+    'note': 'computed from the ratings without noise, by the trial',
+    'system': plan.system,
+    'transport': _TRANSPORT.value,
+    'nodes': len(plan.nodes),
+    'finished': done,
+    'seconds': round(time.monotonic() - began, 3),
+    'bytes': bytes_table(folder / 'recommender' / 'state'),
+    'events': results.event_counts(log),
+  }
+  if done:
+    report |= results.accuracy(folder, plan, train, test, seed=_SEED.value)
+  if done and _TRANSCRIPT.value:
+    report['transcript'] = transcripts.transcript_findings(
+      folder, plan, train, results.kept_by_nodes(folder, plan)
+    )
+  (folder / 'metrics.json').write_text(json.dumps(report, indent=2) + '\n')
+  print(json.dumps(report, indent=2))
+  return 0 if done else 1
+
+
+def _kills() -> list[tuple[str, int]]:
+  """(party, round) of those to kill, in order of rounds."""
+  names = ['aggregator', *(str(i) for i in range(_NODES.value))]
+  found = []
+  for word in _KILL.value:
+    party, _, round = word.partition(':')
+    if party not in names or not round.isdigit():
+      raise ValueError(
+        f'--kill={word} must be PARTY:ROUND, with a party of {names}'
+      )
+    found.append((party, int(round)))
+  return sorted(found, key=lambda kill: kill[1])
+
+
+def _watched(running, plan, settings, kills) -> bool:
+  """Whether the run finished; kills nodes on the way where asked to."""
+  import tqdm
+
+  from dpmf_jax.federated.journal import read_log
+  from launch.federated import parties
+
+  rounds = plan.turns
+  if plan.system == 'untrusted_pmf' and plan.config.variant == 'paper':
+    rounds = plan.config.rounds
+  state = settings.folder / 'recommender' / 'state'
+  seen, done, moved = 0, 0, time.monotonic()
+  with tqdm.tqdm(total=rounds, unit='round') as bar:
+    while time.monotonic() - moved < _PATIENCE.value:
+      time.sleep(0.3)
+      running.check()
+      log = read_log(state) if (state / 'log.jsonl').exists() else []
+      for line in log[seen:]:
+        moved = time.monotonic()
+        if line['event'] == 'round done':
+          done += 1
+          bar.update(1)
+        if line['event'] == 'written':
+          return True
+        if line['event'] == 'failed':
+          print(f'the recommender failed: {line["why"]}')
+          return False
+      seen = len(log)
+      if kills and log and done >= kills[0][1]:
+        parties.restart(running, settings, kills.pop(0)[0])
+  print(f'nothing happened for {_PATIENCE.value:g} seconds')
+  return False
+
+
+if __name__ == '__main__':
+  cli.run(main)

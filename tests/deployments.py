@@ -1,0 +1,263 @@
+"""Deployments without a network, for their tests: parties in one process."""
+
+import functools
+import os
+import time
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+
+from dpmf_jax.data.synthetic import synthetic
+from dpmf_jax.federated import (
+  boxes,
+  folders,
+  gradients_node,
+  gradients_server,
+  sdmf_node,
+  sdmf_server,
+  sums_aggregator,
+  sums_node,
+  sums_server,
+)
+from dpmf_jax.federated.journal import journal, read_log, read_transcript
+from dpmf_jax.federated.plan import AGGREGATOR, Node, Plan, new_run
+from dpmf_jax.sharding import training_data
+from dpmf_jax.systems import untrusted_sums
+
+USERS, ITEMS, ROUNDS, SEED = 36, 24, 3, 5
+SIZES = (18, 18)  # of nodes; the simulator has blocks of 16
+FIRSTS = (0, 18)
+NODES = len(SIZES)
+RATINGS = synthetic(
+  num_users=USERS,
+  num_items=ITEMS,
+  num_ratings=300,
+  rank=3,
+  integer=False,  # values that are not found in other bytes by chance
+  seed=1,
+)
+SETTINGS = {
+  'scale': [1.0, 5.0],
+  'epsilon': 2.0,
+  'sent': 8.0,
+  'likelihood_scale': 300.0,
+  'rank': 3,
+  'steps': ROUNDS,
+  'online': 0.9,
+}
+SUMS = {
+  'scale': [1.0, 5.0],
+  'variant': 'sound',
+  'relation': 'add_remove',
+  'epsilon': 4.0,
+}
+
+GRADIENTS = {
+  'scale': [1.0, 5.0],
+  'variant': 'paper',
+  'relation': 'replace',
+  'epsilon': 100.0,
+  'rank': 3,
+  'rounds': ROUNDS,
+}
+
+
+def of_node(number):
+  """(user, item, value) of a node."""
+  first, size = FIRSTS[number], SIZES[number]
+  there = (RATINGS.user >= first) & (RATINGS.user < first + size)
+  user, item, value = RATINGS.user, RATINGS.item, RATINGS.value
+  return user[there] - first, item[there], value[there]
+
+
+def plan_of(**changes):
+  """A plan of SDMF, or of whatever `changes` say."""
+  fields = {
+    'run': new_run(),
+    'system': 'sdmf',
+    'settings': SETTINGS,
+    'item_ids': tuple(str(item) for item in RATINGS.item_ids),
+    'nodes': tuple(Node(*node) for node in zip(FIRSTS, SIZES, strict=True)),
+    'attempts': 3,
+    'seconds': 5.0,
+  }
+  return Plan(**fields | changes)
+
+
+class Parties:
+  """Parties in folders of their own, and an exchange that calls them."""
+
+  def __init__(self, folder, plan):
+    self.folder, self.plan = folder, plan
+    self.places = [folder / f'node-{i}' for i in range(NODES)]
+    self.nodes = {}
+    for place in [*self.places, folder / 'recommender']:
+      place.mkdir(exist_ok=True)
+    self.book = journal(folder / 'recommender', transcript=True)
+
+  def exchange(self, questions, seconds):
+    del seconds
+    return [(who, self.nodes[who](data)) for who, data in questions.items()]
+
+  def log(self, party='recommender'):
+    return read_log(self.folder / party)
+
+  def events(self, event, party='recommender'):
+    return [line for line in self.log(party) if line['event'] == event]
+
+  def transcript(self):
+    return list(read_transcript(self.folder / 'recommender'))
+
+  def saved(self, party='recommender'):
+    return folders.saved(self.folder / party, self.plan)
+
+
+class Deployed(Parties):
+  """SDMF: nodes and a recommender."""
+
+  def __init__(self, folder, plan):
+    super().__init__(folder, plan)
+    for number in range(NODES):
+      self.start(number)
+
+  def start(self, number, seed=SEED):
+    place = self.places[number]
+    self.nodes[number] = sdmf_node.node(
+      self.plan, number, place, of_node(number), journal(place), seed=seed
+    )
+
+  def run(self, exchange=None):
+    return sdmf_server.recommender(
+      self.plan,
+      self.folder / 'recommender',
+      exchange or self.exchange,
+      self.book,
+      seed=SEED,
+    )
+
+
+class Sums(Parties):
+  """The untrusted recommender's sums: nodes, an aggregator, a recommender."""
+
+  settings = SUMS
+
+  def __init__(self, folder, **settings):
+    folder.mkdir(exist_ok=True)
+    third = folder / 'aggregator'
+    places = [folder / f'node-{i}' for i in range(NODES)]
+    for place in [*places, third]:
+      place.mkdir()
+    key = lambda place: boxes.public_key(boxes.own_key(place / 'box.key'))
+    plan = plan_of(
+      system='untrusted_pmf',
+      settings=self.settings | settings,
+      nodes=tuple(
+        Node(first, size, key(place))
+        for first, size, place in zip(FIRSTS, SIZES, places, strict=True)
+      ),
+      aggregator_key=key(third),
+    )
+    super().__init__(folder, plan)
+    for number in range(NODES):
+      self.start(number)
+    self.start_aggregator()
+
+  def start(self, number):
+    place = self.places[number]
+    self.nodes[number] = sums_node.node(
+      self.plan, number, place, of_node(number), journal(place)
+    )
+
+  def start_aggregator(self):
+    third = self.folder / 'aggregator'
+    self.nodes[AGGREGATOR] = sums_aggregator.aggregator(
+      self.plan, third, journal(third, transcript=True)
+    )
+
+  def run(self, exchange=None):
+    return sums_server.recommender(
+      self.plan,
+      self.folder / 'recommender',
+      exchange or self.exchange,
+      self.book,
+    )
+
+  def shares(self):
+    """All users' shares of noise [U, I, W], from the folders of nodes."""
+    parts = [self.saved(f'node-{i}')['share'] for i in range(NODES)]
+    return np.concatenate(parts)
+
+  def without_noise(self):
+    """The sum that the recommender got, less the shares of noise."""
+    return self.saved()['sums'] - self.shares().sum(axis=0)
+
+
+class Gradients(Sums):
+  """The same with rounds of gradients, as published."""
+
+  settings = GRADIENTS
+
+  def start(self, number):
+    place = self.places[number]
+    self.nodes[number] = gradients_node.node(
+      self.plan, number, place, of_node(number), journal(place), seed=SEED
+    )
+
+  def run(self, exchange=None):
+    return gradients_server.recommender(
+      self.plan,
+      self.folder / 'recommender',
+      exchange or self.exchange,
+      self.book,
+      seed=SEED,
+    )
+
+
+def exact_sums(plan):
+  """The simulator's sums without noise."""
+  hyper = untrusted_sums.hyper_of(plan.config, USERS)
+  features = jnp.asarray(untrusted_sums.feature_counts(np.ones((USERS, 1))))
+  rows = training_data(RATINGS).by_item
+  return np.asarray(untrusted_sums.statistic(rows, features, hyper))
+
+
+def windows(array, length):
+  """All runs of `length` entries of a flat array, as bytes."""
+  flat = np.ascontiguousarray(array).reshape(-1)
+  return {flat[i : i + length].tobytes() for i in range(len(flat) - length + 1)}
+
+
+@functools.cache
+def rating_bytes():
+  """Ratings of a user next to one another in several types, and as text.
+
+  Two float32 are 64 bits: to find one of 2,000 by chance in a megabyte has a
+  chance of 1e-10.
+  """
+  found = set()
+  for user in range(USERS):
+    values = RATINGS.value[RATINGS.user == user]
+    for dtype in (np.float32, np.float64, '>f4', '>f8'):
+      found |= windows(values.astype(dtype), 2)
+    found |= {repr(float(v)).encode() for v in values}
+  return found
+
+
+def left_behind(folder) -> list[int]:
+  """Processes that know of a folder, once those that end had time to."""
+  for _ in range(100):
+    found = []
+    for process in Path('/proc').glob('[0-9]*'):
+      try:
+        environment = (process / 'environ').read_bytes()
+        command = (process / 'cmdline').read_bytes()
+      except OSError:
+        continue
+      if str(folder).encode() in environment + command:
+        found.append(int(process.name))
+    found = [number for number in found if number != os.getpid()]
+    if not found:
+      break
+    time.sleep(0.2)
+  return found
