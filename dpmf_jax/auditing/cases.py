@@ -105,11 +105,11 @@ _POWER_MF_SOUND: tuple[tuple[dict[str, Any], Start], ...] = (
 )
 # What each party sees, with and without users who tell their shares.
 _UNTRUSTED: tuple[tuple[str, dict[str, Any]], ...] = (
-  ('add_remove', {'view': 'public', 'epsilon': 1.0}),
-  ('add_remove', {'view': 'recommender', 'epsilon': 4.0}),
+  ('add_remove', {'view': 'public', 'epsilon': 1.0, 'colluders': 0}),
+  ('add_remove', {'view': 'recommender', 'epsilon': 4.0, 'colluders': 0}),
   ('add_remove', {'view': 'recommender', 'epsilon': 1.0, 'colluders': 2}),
   ('add_remove', {'view': 'third_party', 'epsilon': 1.0, 'colluders': 2}),
-  ('replace', {'view': 'recommender', 'epsilon': 1.0}),
+  ('replace', {'view': 'recommender', 'epsilon': 1.0, 'colluders': 0}),
 )
 # Steps that carry a rating into its user's vector, and so into the next round.
 _ROUNDS = {**_PURE, 'epsilon': 1.0, 'rank': 1}

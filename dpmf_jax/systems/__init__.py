@@ -149,7 +149,12 @@ SYSTEMS = {
     untrusted_pmf_config.UntrustedPMFConfig,
     untrusted_pmf.untrusted_pmf,
     {
-      'sound': {'variant': 'sound', 'relation': 'add_remove'},
+      # One: a user who looks at the release and knows their own share.
+      'sound': {
+        'variant': 'sound',
+        'relation': 'add_remove',
+        'colluders': 1,
+      },
       'paper': untrusted_pmf_config.PAPER,
     },
     traffic=lambda config, *, num_users, num_items, num_ratings: _in_bytes(

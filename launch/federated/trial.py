@@ -50,7 +50,7 @@ _ROUNDS = flags.DEFINE_integer('rounds', 100, 'How many rounds, but for sums.')
 _RANK = flags.DEFINE_integer('rank', 50, 'Number of factors, but for sums.')
 _EPSILON = flags.DEFINE_float('epsilon', 2.0, 'Epsilon; for sdmf its eps_P.')
 _COLLUDERS = flags.DEFINE_integer(
-  'colluders', 0, 'untrusted_pmf: how many users may collude.'
+  'colluders', 1, 'untrusted_pmf: how many users may collude.'
 )
 _DROPOUTS = flags.DEFINE_integer(
   'dropouts', 0, 'untrusted_pmf: how many users may be missing in the sum.'
