@@ -15,7 +15,6 @@ from deployments import (
 
 from dpmf_jax import messages
 from dpmf_jax.federated import boxes, intake
-from dpmf_jax.federated.gradients_node import SETUP_TURNS
 from dpmf_jax.federated.plan import AGGREGATOR
 from dpmf_jax.federated.rounds import TooFewNodesError
 from dpmf_jax.messages import Kind
@@ -25,6 +24,9 @@ from launch.federated import results, transcripts
 pytest.importorskip(
   'cryptography', reason='sealed messages need the package cryptography'
 )
+
+
+SETUP_TURNS = 2  # who rated what, scales of noise
 
 
 @pytest.fixture

@@ -1,10 +1,19 @@
 """A node of the untrusted recommender as published: rounds of gradients.
 
-Reference: Hua, Xia and Zhong (2015), scenario 2 (static users). Turns of
-messages (see `carried`): 0, the node says which items its users rated; 1, it is
-told H and the number of raters of each item, and draws its users' shares of
-noise, once; from 2 on, item factors and seeds come, and masked gradients go to
-the third party in a box, while users move their vectors at home.
+Reference: Hua, Xia and Zhong (2015), scenarios 2 (static users) and 3 (dynamic
+users). Turns of messages (see `carried`, and `Plan.schedule`):
+
+  ratings    the node says which items its users rated
+  scales     it is told H and the number of raters of each item, and draws its
+             users' shares of noise, once
+  shares     dynamic users: seeds come, and masked shares go to the third party
+             in a box, once
+  online     dynamic users: it draws and says who of its users is online
+  gradients  item factors and seeds come, and masked gradients go to the third
+             party in a box, with the share of noise, or with dynamic users
+             the piece that came, while users move their vectors at home
+
+Whoever is offline reports on no items, and does not move.
 """
 
 from __future__ import annotations
@@ -23,7 +32,7 @@ from dpmf_jax.federated import carried, folders, intake
 from dpmf_jax.federated.folders import Leaves
 from dpmf_jax.federated.intake import RejectedError, Shape
 from dpmf_jax.federated.journal import Journal
-from dpmf_jax.federated.plan import RECOMMENDER, Plan
+from dpmf_jax.federated.plan import RECOMMENDER, Plan, Turn
 from dpmf_jax.mechanisms import secure_sum
 from dpmf_jax.mechanisms.clipping import clip_rows
 from dpmf_jax.messages import Kind, Message
@@ -31,30 +40,25 @@ from dpmf_jax.runs import random_key
 from dpmf_jax.sharding import put_rows
 from dpmf_jax.systems import pmf, untrusted_protocol, untrusted_rounds
 
-# Turns before the first gradients.
-SETUP_TURNS = 2
 
-
-def question_shapes(plan: Plan, size: int) -> list[tuple[Kind, list[Shape]]]:
-  """What a node of that many users is asked in turns 0, 1 and 2, 3, ..."""
+def question_shapes(
+  plan: Plan, size: int
+) -> dict[Turn, tuple[Kind, list[Shape]]]:
+  """What a node of that many users is asked in a turn."""
   shape = (plan.num_items, plan.config.rank)
-  return [
-    (Kind.SETUP, []),
-    (
-      Kind.SHARE,
-      [
-        Shape('scales', 'float32', shape),
-        Shape('raters', 'uint32', shape[:1]),
-      ],
-    ),
-    (
-      Kind.SEEDED,
-      [
-        Shape('items', 'float32', shape),
-        Shape('seeds', 'uint8', (size, secure_sum.SEED_BYTES)),
-      ],
-    ),
-  ]
+  scales = Shape('scales', 'float32', shape)
+  raters = Shape('raters', 'uint32', shape[:1])
+  seeds = Shape('seeds', 'uint8', (size, secure_sum.SEED_BYTES))
+  served = [seeds, Shape('items', 'float32', shape)]
+  if plan.config.users == 'dynamic':
+    served.append(Shape('pieces', 'uint32', (None, shape[1])))
+  return {
+    'ratings': (Kind.SETUP, []),
+    'scales': (Kind.SHARE, [scales, raters]),
+    'shares': (Kind.SEEDED, [seeds]),
+    'online': (Kind.SETUP, []),
+    'gradients': (Kind.SEEDED, served),
+  }
 
 
 def node(
@@ -74,12 +78,13 @@ def node(
     folder: of its own, which nobody else can read.
     ratings: (user, item, value); users are counted from this node's first.
     journal: of this node.
-    seed: FOR EXPERIMENTS: that of the simulator, for its start. Shares of noise
-      never come from it.
+    seed: FOR EXPERIMENTS: that of the simulator, for its start and for who is
+      online. Shares of noise never come from it.
 
   Privacy: as the paper claims, which does not hold (docs/privacy.md): both
-  other parties learn who rated what. Gradients of a turn are computed once,
-  and so are shares of noise; only masks are new where a turn is done again.
+  other parties learn who rated what, and with dynamic users who is online.
+  Gradients of a turn are computed once, and so are shares of noise and who is
+  online; only masks are new where a turn is done again.
   """
   here = plan.nodes[number]
   order = np.lexsort((ratings[1], ratings[0]))
@@ -96,11 +101,11 @@ def node(
     journal.log('began', users=here.size)
   else:
     journal.log('went on', last=int(state['round']))
-  shapes = question_shapes(plan, here.size)
+  shapes, schedule = question_shapes(plan, here.size), plan.schedule
 
   def question(data: bytes) -> Message:
     turn = intake.round_of(data) // plan.attempts
-    kind, expected = shapes[min(turn, SETUP_TURNS)]
+    kind, expected = shapes[schedule[min(turn, len(schedule) - 1)]]
     return intake.opened(
       data, plan, kind=kind, sender=RECOMMENDER, shapes=expected
     )
@@ -111,29 +116,47 @@ def node(
       raise RejectedError(f'turn {turn} comes before those that are missing')
     new = turn > int(state['turn'])
     state = {**state, 'turn': np.int32(turn)}
-    if turn < SETUP_TURNS:
-      if new and turn == 1:
-        scales, raters = message.arrays
-        state |= _shares(scales, raters, state, item, hyper)
-      told = (each, rated) if turn == 0 else ()
+    step, told = schedule[turn], ()
+    if step == 'ratings':
+      told = (each, rated)
+    elif step == 'scales' and new:
+      scales, raters = message.arrays
+      state |= _shares(scales, raters, state, item, hyper)
+    elif step == 'online':
+      if new:
+        past = schedule[:turn].count('online')
+        state |= _online(plan, number, past, state, hyper)
+      told = (state['online'],)
+    if step not in ('shares', 'gradients'):
       return intake.run_message(plan, message.kind, round, number, *told), state
-    if new:
-      state |= _moved(message.arrays[0], state, (user, item, value), own, hyper)
+    # All users until some are said to be offline.
+    sent = each * state['online'].astype(np.uint32)
+    there = np.repeat(state['online'], each).astype(bool)
+    counts, noise = np.zeros_like(state['share']), state['share'][there]
+    if step == 'gradients':
+      if plan.config.users == 'dynamic':
+        noise = message.arrays[2]
+        if len(noise) != there.sum():
+          raise RejectedError('wrong shape: pieces are not for those online')
+      if new:
+        ratings = (user, item, value)
+        state |= _moved(message.arrays[1], state, ratings, own, hyper)
+      counts = state['counts']
     masks = [
       carried.mask(seed, (count, plan.config.rank), round, int(who))
       for seed, count, who in zip(
-        message.arrays[1], each, here.users, strict=True
+        message.arrays[0], sent, here.users, strict=True
       )
     ]
     report = untrusted_protocol.client_report(
-      state['counts'],
-      state['share'],
+      counts[there],
+      noise,
       np.concatenate(masks),
       round=round,
       sender=number,
     )
     return carried.boxed_report(
-      plan, number, private, round, each, rated, report.values
+      plan, number, private, round, sent, rated[there], report.values
     ), state
 
   current: list[Leaves] = [state]
@@ -183,7 +206,7 @@ def _start(plan: Plan, number: int, key: jax.Array, count: int) -> Leaves:
   """The state before the first turn; keys are used as the simulator does."""
   config, here = plan.config, plan.nodes[number]
   fit_key, _ = jax.random.split(key)
-  init_key, _ = jax.random.split(fit_key)
+  init_key, steps_key = jax.random.split(fit_key)
   user_key, _ = jax.random.split(init_key)
   every = pmf.start_users(user_key, plan.num_users, config.rank)
   nothing = np.zeros((count, config.rank), np.int32)
@@ -191,6 +214,8 @@ def _start(plan: Plan, number: int, key: jax.Array, count: int) -> Leaves:
     'factors': np.asarray(every[here.users]),
     'counts': nothing,
     'share': nothing,
+    'online': np.ones(here.size, np.uint8),
+    'key': np.asarray(jax.random.key_data(steps_key)),
     'turn': np.int32(-1),
     'round': np.int32(-1),
     'answer': np.zeros(0, np.uint8),
@@ -217,6 +242,21 @@ def _shares(
   return {'share': np.asarray(share), **begun}
 
 
+def _online(
+  plan: Plan,
+  number: int,
+  past: int,
+  state: Leaves,
+  hyper: untrusted_rounds.Hyper,
+) -> Leaves:
+  """Who is online in a round after `past`; with a seed as in `rounds_step`."""
+  steps_key = jax.random.wrap_key_data(jnp.asarray(state['key']))
+  _, key, _ = jax.random.split(jax.random.fold_in(steps_key, past), 3)
+  every = jax.random.bernoulli(key, hyper.online, (plan.num_users,))
+  own = np.asarray(every)[plan.nodes[number].users]
+  return {'online': own.astype(np.uint8)}
+
+
 def _moved(
   items: np.ndarray,
   state: Leaves,
@@ -227,8 +267,9 @@ def _moved(
   """Gradients for the items, and users' vectors after their own step."""
   factors = jnp.asarray(state['factors'])
   optimizer = optimizer_of(state, factors)
+  online = jnp.asarray(state['online'], bool)
   factors, optimizer, counts = _step(
-    factors, optimizer, jnp.asarray(items), ratings, own, hyper
+    factors, optimizer, jnp.asarray(items), online, ratings, own, hyper
   )
   return {
     'factors': np.asarray(factors),
@@ -238,13 +279,19 @@ def _moved(
 
 
 @jax.jit
-def _step(factors, optimizer, items, ratings, own, hyper):
+def _step(factors, optimizer, items, online, ratings, own, hyper):
   """(users' vectors, optimizer, counts [n, D]) after a round."""
   user, item, value = ratings
   counts = untrusted_rounds.gradient_counts(
     factors[user], items[item], value, hyper
   )
   gradient = untrusted_rounds.user_gradient(own, factors, items, hyper)
-  updates, optimizer = pmf.MOMENTUM.update(gradient, optimizer, factors)
+  updates, after = pmf.MOMENTUM.update(gradient, optimizer, factors)
   moved: Any = optax.apply_updates(factors, updates)
-  return clip_rows(moved, 1.0), optimizer, counts
+  moved = clip_rows(moved, 1.0)
+  # Neither vector nor momentum of who is offline changes.
+  kept = lambda new, old: (
+    jnp.where(online[:, None], new, old) if new.shape == factors.shape else new
+  )
+  after = jax.tree.map(kept, after, optimizer)
+  return kept(moved, factors), after, counts

@@ -1,7 +1,7 @@
 """The recommender of rounds of gradients, as published: knows who rated what.
 
-Reference: Hua, Xia and Zhong (2015), scenario 2 (static users); turns as in
-`gradients_node`.
+Reference: Hua, Xia and Zhong (2015), scenarios 2 and 3 (static and dynamic
+users); turns as in `gradients_node`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import optax
 from dpmf_jax.federated import carried, folders, intake
 from dpmf_jax.federated.folders import Leaves
 from dpmf_jax.federated.gradients_node import (
-  SETUP_TURNS,
   optimizer_leaves,
   optimizer_of,
   optimizer_start,
@@ -26,7 +25,7 @@ from dpmf_jax.federated.intake import RejectedError, Shape
 from dpmf_jax.federated.journal import Journal
 from dpmf_jax.federated.plan import RECOMMENDER, Plan
 from dpmf_jax.federated.rounds import Exchange, TooFewNodesError, gathered
-from dpmf_jax.mechanisms.secure_sum import BrokenRoundError
+from dpmf_jax.mechanisms.secure_sum import Aggregate, BrokenRoundError
 from dpmf_jax.messages import Kind, Message
 from dpmf_jax.runs import random_key
 from dpmf_jax.systems import pmf, untrusted_protocol, untrusted_rounds
@@ -42,7 +41,7 @@ def recommender(
 ) -> np.ndarray:
   """Item factors [I, D] after all rounds; goes on where it was.
 
-  Every turn needs every user. One that is broken is done again under another
+  Every turn needs every node. One that is broken is done again under another
   number, with new masks: up to the plan's attempts.
 
   Raises:
@@ -53,17 +52,14 @@ def recommender(
     state = _start(plan, random_key(seed))
     folders.save(folder, plan, state)
   journal.log('began', round=int(state['turn']), rounds=plan.turns)
-  while (turn := int(state['turn'])) < plan.turns:
+  schedule = plan.schedule
+  while (turn := int(state['turn'])) < len(schedule):
     round = turn * plan.attempts + int(state['attempt'])
     if int(state['attempt']) >= plan.attempts:
       raise TooFewNodesError(f'no sum in turn {turn}')
     try:
-      if turn == 0:
-        state = _told_ratings(plan, exchange, journal, state, round)
-      elif turn == 1:
-        state = _told_scales(plan, exchange, journal, state, round)
-      else:
-        state = _moved(plan, exchange, journal, state, round)
+      after = _TURNS[schedule[turn]]
+      state = after(plan, exchange, journal, state, round)
     except (TooFewNodesError, BrokenRoundError) as error:
       journal.log('round broken', round=round, why=str(error))
       state = {**state, 'attempt': np.int32(int(state['attempt']) + 1)}
@@ -71,8 +67,9 @@ def recommender(
       continue
     state |= {'turn': np.int32(turn + 1), 'attempt': np.int32(0)}
     folders.save(folder, plan, state)
-    if turn >= SETUP_TURNS:
-      journal.log('round done', round=turn - SETUP_TURNS)
+    if schedule[turn] == 'gradients':
+      done = schedule[:turn].count('gradients')
+      journal.log('round done', round=done)
   journal.log('finished', rounds=plan.config.rounds)
   return state['item']
 
@@ -92,6 +89,7 @@ def _start(plan: Plan, key: jax.Array) -> Leaves:
     'seeds': carried.new_seeds(plan.num_users),
     'counts': np.zeros(plan.num_users, np.uint32),
     'rated': np.zeros(0, np.uint32),
+    'online': np.ones(plan.num_users, np.uint8),
     'turn': np.int32(0),
     'attempt': np.int32(0),
   }
@@ -169,31 +167,96 @@ def _told_scales(plan, exchange, journal, state, round) -> Leaves:
   return state
 
 
-def _moved(plan, exchange, journal, state, round) -> Leaves:
-  """The state after a round of gradients."""
+def _rated(state: Leaves) -> dict[int, np.ndarray]:
+  """Items of each user; none of those who are offline."""
+  ends = np.cumsum(state['counts'].astype(int))[:-1]
+  parts = np.split(state['rated'], ends)
+  both = enumerate(zip(parts, state['online'], strict=True))
+  return {user: part if online else part[:0] for user, (part, online) in both}
+
+
+def _sum_and_masks(
+  plan: Plan,
+  exchange: Exchange,
+  journal: Journal,
+  state: Leaves,
+  round: int,
+  served: Mapping[int, tuple[np.ndarray, ...]],
+) -> tuple[Aggregate, dict[int, np.ndarray]]:
+  """The third party's sum, and the masks of all users that are in it.
+
+  `served` is what each node is sent with the seeds of its users.
+  """
   questions = {
     number: intake.run_message(
       plan,
       Kind.SEEDED,
       round,
       RECOMMENDER,
-      state['item'],
-      state['seeds'][node.users],
+      state['seeds'][plan.nodes[number].users],
+      *arrays,
     )
-    for number, node in enumerate(plan.nodes)
+    for number, arrays in served.items()
   }
   shape = state['item'].shape
   total = carried.carried_sum(
     plan, exchange, journal, questions, round=round, shape=shape
   )
-  ends = np.cumsum(state['counts'].astype(int))[:-1]
-  rated = dict(enumerate(np.split(state['rated'], ends)))
   masks = {
     user: carried.mask(
       state['seeds'][user], (len(items), shape[1]), total.round, user
     )
-    for user, items in rated.items()
+    for user, items in _rated(state).items()
   }
+  return total, masks
+
+
+def _told_shares(plan, exchange, journal, state, round) -> Leaves:
+  """The state with tau-hat, all users' shares under the third party's alpha."""
+  served = dict.fromkeys(range(len(plan.nodes)), ())
+  total, betas = _sum_and_masks(plan, exchange, journal, state, round, served)
+  noise = untrusted_protocol.held_noise(
+    total, betas, _rated(state), round=total.round
+  )
+  return {**state, 'noise': noise}
+
+
+def _told_online(plan, exchange, journal, state, round) -> Leaves:
+  """The state once all nodes have said who is online, and pieces are dealt.
+
+  They are saved before they are sent: nodes that got different ones, from a
+  recommender that was killed in between, would not add up to the noise.
+  """
+  question = intake.run_message(plan, Kind.SETUP, round, RECOMMENDER)
+
+  def check(peer: int, data: bytes) -> Message:
+    shapes = [Shape('online', 'uint8', (plan.nodes[peer].size,))]
+    message = intake.opened(
+      data, plan, kind=Kind.SETUP, sender=peer, shapes=shapes
+    )
+    if (message.arrays[0] > 1).any():
+      raise RejectedError('neither online nor offline')
+    return message
+
+  questions = dict.fromkeys(range(len(plan.nodes)), question)
+  told = _answers(plan, exchange, journal, questions, check, round)
+  online = np.concatenate([message.arrays[0] for message in told])
+  state = {**state, 'online': online}
+  dealt = untrusted_protocol.dealt_pieces(state['noise'], _rated(state))
+  return {**state, 'pieces': np.concatenate([*dealt.values()])}
+
+
+def _moved(plan, exchange, journal, state, round) -> Leaves:
+  """The state after a round of gradients."""
+  rated = _rated(state)
+  served = dict.fromkeys(range(len(plan.nodes)), (state['item'],))
+  if plan.config.users == 'dynamic':
+    sizes = [
+      sum(len(rated[int(user)]) for user in node.users) for node in plan.nodes
+    ]
+    parts = np.split(state['pieces'], np.cumsum(sizes)[:-1])
+    served = {k: (state['item'], part) for k, part in enumerate(parts)}
+  total, masks = _sum_and_masks(plan, exchange, journal, state, round, served)
   hyper = untrusted_rounds.hyper_of(plan.config, plan.num_users)
   gradient = untrusted_protocol.gradient_apply(
     total, masks, rated, state['item'], hyper, round=total.round
@@ -204,3 +267,12 @@ def _moved(plan, exchange, journal, state, round) -> Leaves:
   )
   moved = optax.apply_updates(item, updates)
   return {**state, 'item': np.asarray(moved), **optimizer_leaves(optimizer)}
+
+
+_TURNS = {
+  'ratings': _told_ratings,
+  'scales': _told_scales,
+  'shares': _told_shares,
+  'online': _told_online,
+  'gradients': _moved,
+}

@@ -20,6 +20,8 @@ RUN_BYTES = 16
 # Senders that are no nodes.
 RECOMMENDER = 2**32 - 1
 AGGREGATOR = 2**32 - 2
+# Of rounds of gradients; see `gradients_node`.
+Turn = Literal['ratings', 'scales', 'shares', 'online', 'gradients']
 
 
 class Node(NamedTuple):
@@ -40,8 +42,8 @@ class Plan:
 
   Attributes:
     run: its number, drawn once; messages of another run are not accepted.
-    system: 'sdmf', or 'untrusted_pmf': sound, or as published with static
-      users and no noise but their shares.
+    system: 'sdmf', or 'untrusted_pmf': sound, or as published with no noise
+      but users' shares.
     settings: of the system's config. SDMF needs `sent` and
       `likelihood_scale`, since nobody knows the number of ratings.
     item_ids: of all items, in order.
@@ -83,10 +85,8 @@ class Plan:
     if isinstance(config, SDMFConfig):
       if config.sent is None or config.likelihood_scale is None:
         raise ValueError('settings must have sent and likelihood_scale')
-    elif config.variant == 'paper' and (
-      config.users != 'static' or config.round_noise
-    ):
-      raise ValueError("settings must have users='static', round_noise=0")
+    elif config.variant == 'paper' and config.round_noise:
+      raise ValueError('settings must have round_noise=0')
 
   @property
   def config(self) -> Any:
@@ -105,8 +105,16 @@ class Plan:
     config = self.config
     if isinstance(config, SDMFConfig):
       return config.steps
-    # As published: who rated what, shares of noise, then rounds of gradients.
-    return 1 if config.variant == 'sound' else 2 + config.rounds
+    return 1 if config.variant == 'sound' else len(self.schedule)
+
+  @property
+  def schedule(self) -> tuple[Turn, ...]:
+    """What each turn is for, in rounds of gradients as published."""
+    config = self.config
+    if config.users == 'static':
+      return ('ratings', 'scales', *('gradients',) * config.rounds)
+    rounds = ('online', 'gradients') * config.rounds
+    return ('ratings', 'scales', 'shares', *rounds)
 
   @property
   def num_users(self) -> int:

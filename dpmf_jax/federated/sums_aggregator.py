@@ -2,7 +2,9 @@
 
 One for each turn, ever: the sum is saved before it is sent, and whoever asks
 again gets the same bytes. A second sum, over other users, would tell the
-difference. The sound form has one turn, the published one as many as rounds.
+difference. The sound form has one turn, the published one as many as rounds;
+with dynamic users one more before them, for the noise, which it hides from the
+recommender with an alpha that stays in its folder.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from dpmf_jax.federated import boxes, carried, folders, intake
+from dpmf_jax.federated.folders import Leaves
 from dpmf_jax.federated.intake import RejectedError, Shape, name
 from dpmf_jax.federated.journal import Journal
 from dpmf_jax.federated.plan import AGGREGATOR, RECOMMENDER, Plan
@@ -29,7 +32,6 @@ def aggregator(
   """(boxes of a round) -> their sum, or a refusal."""
   folder = Path(folder)
   private = carried.party_key(folder, plan.aggregator_key)
-  summed = _sound_sum if plan.config.variant == 'sound' else _published_sum
 
   def question(data: bytes) -> Message:
     shapes = [
@@ -41,11 +43,14 @@ def aggregator(
       data, plan, kind=Kind.SEALED, sender=RECOMMENDER, shapes=shapes
     )
     senders, sizes, content = message.arrays
+    if not len(senders):
+      raise RejectedError('no boxes')
     if len(senders) != len(sizes) or sizes.astype(int).sum() != len(content):
       raise RejectedError('wrong shape: boxes and sizes differ')
     return message
 
-  def total(message: Message) -> bytes:
+  def total(message: Message, kept: Leaves) -> tuple[bytes, Leaves]:
+    """(the sum to pass on, what to keep for later turns)."""
     senders, sizes, content = message.arrays
     round, opened = message.round, []
     parts = np.split(content, np.cumsum(sizes.astype(int))[:-1])
@@ -58,13 +63,17 @@ def aggregator(
       except (RejectedError, boxes.BrokenBoxError) as error:
         journal.log('rejected', round=round, who=name(sender), why=str(error))
     try:
-      made = summed(plan, round, opened)
+      if plan.config.variant == 'sound':
+        made = _sound_sum(plan, round, opened)
+      else:
+        made, kept = _published_sum(plan, round, opened, kept)
     except BrokenRoundError as error:
       raise RejectedError(str(error)) from None
     arrived = np.array(made.arrived, np.uint32)
-    return intake.run_message(
+    reply = intake.run_message(
       plan, Kind.AGGREGATE, round, AGGREGATOR, arrived, made.values
     )
+    return reply, kept
 
   def handle(data: bytes) -> bytes:
     journal.keep('received', RECOMMENDER, data)
@@ -81,10 +90,13 @@ def aggregator(
           f'turn {turn}: the last was {last}, and {plan.turns} are allowed'
         )
       else:
-        reply = total(message)
-        kept = np.frombuffer(reply, np.uint8)
-        number = np.int32(message.round)
-        folders.save(folder, plan, {'answer': kept, 'round': number})
+        kept = {k: v for k, v in (state or {}).items() if k == 'alpha'}
+        reply, kept = total(message, kept)
+        kept |= {
+          'answer': np.frombuffer(reply, np.uint8),
+          'round': np.int32(message.round),
+        }
+        folders.save(folder, plan, kept)
         journal.log('passed on', round=message.round)
     except RejectedError as error:
       journal.log('refused', why=str(error))
@@ -137,7 +149,19 @@ def _published_report(plan: Plan, message: Message) -> Message:
   return message
 
 
-def _published_sum(plan: Plan, round: int, opened: list[Message]) -> Aggregate:
+def _published_sum(
+  plan: Plan, round: int, opened: list[Message], kept: Leaves
+) -> tuple[Aggregate, Leaves]:
+  """(the sum of a turn, what is kept after it): with dynamic users, alpha.
+
+  Users who are offline report on no items.
+  """
+  step = plan.schedule[round // plan.attempts]
+  dynamic = plan.config.users == 'dynamic'
+  if step not in ('shares', 'gradients'):
+    raise RejectedError('a turn in which nothing is added up')
+  if dynamic and ('alpha' in kept) != (step == 'gradients'):
+    raise RejectedError('noise is collected once, and before all rounds')
   reports, rated = [], {}
   for message in opened:
     counts, items, words = message.arrays
@@ -149,13 +173,19 @@ def _published_sum(plan: Plan, round: int, opened: list[Message]) -> Aggregate:
     for user, own, values in parts:
       rated[int(user)] = own
       reports.append(Report(round, int(user), values))
-  return secure_sum.aggregate(
+  total = secure_sum.aggregate(
     reports,
     round=round,
     expected=range(plan.num_users),
     rows=rated,
     num_rows=plan.num_items,
   )
+  if step == 'shares':
+    total, alpha = untrusted_protocol.hidden_noise(total)
+    return total, {'alpha': alpha}
+  if dynamic:
+    total = untrusted_protocol.without_alpha(total, kept['alpha'], rated)
+  return total, kept
 
 
 _CHECKS = {'sound': _sound_report, 'paper': _published_report}

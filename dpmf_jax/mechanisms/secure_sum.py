@@ -293,9 +293,27 @@ def pieces(total: np.ndarray, parties: int) -> np.ndarray:
   """
   if parties < 1:
     raise ValueError(f'{parties=} must be at least 1')
-  total = _words(total)
-  drawn = one_time_mask((parties, *total.shape))
-  drawn[-1] = total - drawn[:-1].sum(axis=0, dtype=np.uint32)
+  return row_pieces(_words(total)[None], np.zeros(parties, np.int64))
+
+
+def row_pieces(totals: np.ndarray, rows: np.ndarray) -> np.ndarray:
+  """Words [n, ...] of which those for a row add up to that row of `totals`.
+
+  Args:
+    totals: uint32 [num_rows, ...].
+    rows: [n] the row of each piece; a row that is not there gets none.
+
+  Those of a row are uniform as `pieces` says, and independent of other rows'.
+  """
+  totals = _words(totals)
+  drawn = one_time_mask((len(rows), *totals.shape[1:]))
+  last = np.full(len(totals), -1)
+  last[rows] = np.arange(len(rows))  # of two that are equal, the last counts
+  there = np.flatnonzero(last >= 0)
+  drawn[last[there]] = 0
+  others = np.zeros_like(totals)
+  np.add.at(others, rows, drawn)
+  drawn[last[there]] = totals[there] - others[there]
   return drawn
 
 

@@ -189,29 +189,51 @@ def collected_noise(
   total = secure_sum.aggregate(
     share_reports, round=0, expected=rated, rows=rated, num_rows=num_items
   )
+  hidden, alpha = hidden_noise(total)
+  return Collected(held_noise(hidden, betas, rated, round=0), alpha)
+
+
+def hidden_noise(total: Aggregate) -> tuple[Aggregate, np.ndarray]:
+  """The third party's tau-tilde, the sum of shares plus alpha; and alpha."""
   alpha = secure_sum.one_time_mask(total.values.shape)
-  hidden = total._replace(values=total.values + alpha)  # tau-tilde
-  noise = secure_sum.unmasked(hidden, betas, round=0, rows=rated)
-  return Collected(noise.view(np.uint32), alpha)
+  return total._replace(values=total.values + alpha), alpha
+
+
+def held_noise(
+  hidden: Aggregate,
+  betas: Mapping[int, np.ndarray],
+  rated: Mapping[int, np.ndarray],
+  *,
+  round: int,
+) -> np.ndarray:
+  """The recommender's tau-hat, uint32 [I, D]: tau-tilde without the betas."""
+  noise = secure_sum.unmasked(hidden, betas, round=round, rows=rated)
+  return noise.view(np.uint32)
+
+
+def without_alpha(
+  total: Aggregate, alpha: np.ndarray, rated: Mapping[int, np.ndarray]
+) -> Aggregate:
+  """The third party's sum of a round with dynamic users, to be passed on.
+
+  Args:
+    total: of those who are online.
+    alpha: from `hidden_noise`.
+    rated: items of those who are online. No noise was dealt out for others.
+  """
+  reached = np.unique(np.concatenate([*rated.values()]))
+  values = total.values.copy()
+  values[reached] -= alpha[reached]
+  return total._replace(values=values)
 
 
 def dealt_pieces(
   noise: np.ndarray, rated: Mapping[int, np.ndarray]
 ) -> dict[int, np.ndarray]:
   """The recommender's pieces [n, D] of tau-hat for those who are online."""
-  dealt = {
-    user: np.zeros((len(items), noise.shape[1]), np.uint32)
-    for user, items in rated.items()
-  }
-  for item in np.unique(np.concatenate([*rated.values()])):
-    places = [
-      (user, np.flatnonzero(items == item)) for user, items in rated.items()
-    ]
-    places = [(user, place[0]) for user, place in places if len(place)]
-    pieces = secure_sum.pieces(noise[item], len(places))
-    for (user, place), piece in zip(places, pieces, strict=True):
-      dealt[user][place] = piece
-  return dealt
+  pieces = secure_sum.row_pieces(noise, np.concatenate([*rated.values()]))
+  ends = np.cumsum([len(items) for items in rated.values()])[:-1]
+  return dict(zip(rated, np.split(pieces, ends), strict=True))
 
 
 # Messages.

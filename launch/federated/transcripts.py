@@ -133,6 +133,7 @@ def _kept_words(
       'factors of users': pairs(join('factors')),
       'gradients without masks': pairs(counts + share, small),
       'gradients without noise': pairs(counts, small),
+      'shares of noise': pairs(share, small),
     }
   words = []
   for node, part in zip(plan.nodes, parts, strict=True):

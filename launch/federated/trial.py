@@ -46,6 +46,15 @@ _VARIANT = flags.DEFINE_enum(
   ['sound', 'paper'],
   'untrusted_pmf: one proved sum, or rounds of gradients as published.',
 )
+_USERS = flags.DEFINE_enum(
+  'users',
+  'static',
+  ['static', 'dynamic'],
+  'untrusted_pmf, paper: whether all users are in every round.',
+)
+_ONLINE = flags.DEFINE_float(
+  'online', 0.5, 'Chance of a user to be in a round, for --users=dynamic.'
+)
 _ROUNDS = flags.DEFINE_integer('rounds', 100, 'How many rounds, but for sums.')
 _RANK = flags.DEFINE_integer('rank', 50, 'Number of factors, but for sums.')
 _EPSILON = flags.DEFINE_float('epsilon', 2.0, 'Epsilon; for sdmf its eps_P.')
@@ -164,9 +173,16 @@ def prepared(
 def _settings() -> dict[str, Any]:
   """The system's settings from the flags."""
   common: dict[str, Any] = {'epsilon': _EPSILON.value}
+  published = (_SYSTEM.value, _VARIANT.value) == ('untrusted_pmf', 'paper')
+  if _USERS.value == 'dynamic' and not published:
+    raise ValueError(
+      '--users=dynamic is for --system=untrusted_pmf --variant=paper'
+    )
   if _SYSTEM.value == 'sdmf':
     return common | {'rank': _RANK.value, 'steps': _ROUNDS.value}
   if _VARIANT.value == 'paper':
+    if _USERS.value == 'dynamic':
+      common |= {'users': 'dynamic', 'online': _ONLINE.value}
     return common | {
       'variant': 'paper',
       'relation': 'replace',
