@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from deployments import (
   ITEMS,
@@ -22,13 +21,12 @@ from dpmf_jax.federated import boxes, carried, intake
 from dpmf_jax.federated.plan import AGGREGATOR, RECOMMENDER
 from dpmf_jax.federated.rounds import TooFewNodesError
 from dpmf_jax.mechanisms import secure_sum
-from dpmf_jax.mechanisms.clipping import clip_rows
 from dpmf_jax.mechanisms.secure_sum import Aggregate
 from dpmf_jax.messages import Kind
 from dpmf_jax.sharding import training_data
-from dpmf_jax.systems import pmf, untrusted_rounds
+from dpmf_jax.systems import untrusted_rounds
 from dpmf_jax.systems.untrusted_pmf import untrusted_pmf
-from dpmf_jax.types import Factors, Release
+from dpmf_jax.types import Release
 from launch.federated import results
 
 pytest.importorskip(
@@ -152,36 +150,7 @@ def test_a_round_is_the_simulators_with_the_same_noise(tmp_path):
   np.testing.assert_array_equal(moved.any(axis=1), np.asarray(online))
 
 
-def reference(deployed, data):
-  """Factors after all rounds; whoever is offline keeps vector and momentum.
-
-  The simulator lets momentum go on, and adds the noise of all items.
-  """
-  key, state = simulator_start(deployed, data)
-  hyper, factors, optimizer = state.hyper, state.factors, state.optimizer
-  shares, (user, item) = noise(deployed), rows(deployed)
-  for number in range(deployed.plan.config.rounds):
-    _, online_key, _ = jax.random.split(jax.random.fold_in(key, number), 3)
-    online = jax.random.bernoulli(online_key, hyper.online, (USERS,))
-    reached = np.isin(np.arange(ITEMS), item[np.asarray(online)[user]])
-    sums = untrusted_rounds.gradient_sums(data.by_item, factors, online, hyper)
-    sums = sums + np.where(reached[:, None], shares, 0).astype(np.int32)
-    gradient = Factors(
-      untrusted_rounds.user_gradient(data.by_user, *factors, hyper),
-      untrusted_rounds.server_gradient(sums, factors.item, hyper),
-    )
-    updates, after = pmf.MOMENTUM.update(gradient, optimizer, factors)
-    moved = optax.apply_updates(factors, updates)
-    moved = moved._replace(user=clip_rows(moved.user, 1.0))
-    still = lambda new, old, online=online: (
-      jnp.where(online[:, None], new, old) if new.shape == (USERS, 3) else new
-    )
-    optimizer = jax.tree.map(still, after, optimizer)
-    factors = jax.tree.map(still, moved, factors)
-  return factors
-
-
-def test_rounds_are_the_references_and_their_error_is_near(tmp_path):
+def test_all_rounds_are_the_simulators_with_the_same_noise(tmp_path):
   # A step with which rounds do not swing: then small differences stay small.
   deployed = Gradients(
     tmp_path / 'run',
@@ -197,14 +166,11 @@ def test_rounds_are_the_references_and_their_error_is_near(tmp_path):
   made, _ = results._gradients(
     deployed.plan, parts, data, deployed.saved(), jax.random.key(SEED)
   )
-  want = reference(deployed, data)
-  for one, other in zip(made[''].factors, want, strict=True):
+  both = zip(made[''].factors, made['simulator_'].factors, strict=True)
+  for one, other in both:
     np.testing.assert_allclose(one, other, atol=1e-4)
   begun = Release(simulator_start(deployed, data)[1].factors, jnp.float32(0))
   rmse = lambda release: metrics.rmse(data.by_user, release, (1.0, 5.0))
-  # On the ratings learned from. It is not the simulator's, 0.59 and not 0.67 in
-  # three runs: momentum of who is offline goes on there. The start has more.
-  assert rmse(made['']) == pytest.approx(rmse(made['simulator_']), abs=0.15)
   assert rmse(made['']) < rmse(begun) - 0.5
 
 

@@ -190,6 +190,29 @@ def _drawn_noise(key: jax.Array, state: State, rows: Rows):
   return scales, sum_over_slices(slice_sums, rows, scales, raters, state.hyper)
 
 
+def _raters(rows: Rows, online: jax.Array) -> jax.Array:
+  """How many of the users that are online have rated each item [I]."""
+  return sum_over_slices(
+    lambda column, value, mask, row, online: (mask & take(online, column)).sum(
+      axis=1, dtype=jnp.int32
+    ),
+    rows,
+    online,
+  )
+
+
+def _still(online: jax.Array, new: Any, old: Any) -> Any:
+  """`new`, with the user side of its factors as in `old` for who is offline."""
+  is_factors = lambda x: isinstance(x, Factors)
+
+  def kept(new, old):
+    if not is_factors(new):
+      return new
+    return new._replace(user=jnp.where(online[:, None], new.user, old.user))
+
+  return jax.tree.map(kept, new, old, is_leaf=is_factors)
+
+
 @functools.cache
 def rounds_step(users: Users):
   """The step, a round; one object for equal arguments."""
@@ -205,20 +228,26 @@ def rounds_step(users: Users):
     )
     num_users = data.by_user.num_rows
     online = jnp.ones(num_users, bool)
+    own = hyper.round_noise * jax.random.normal(round_key, noise.shape)
+    added = noise + _counts(own, hyper)
     if users == 'dynamic':
       online = jax.random.bernoulli(online_key, hyper.online, (num_users,))
-    sums = gradient_sums(data.by_item, factors, online, hyper) + noise
-    own = hyper.round_noise * jax.random.normal(round_key, noise.shape)
-    sums = sums + _counts(own, hyper)
+      # Pieces of noise are dealt to who is online: without them there is none.
+      reached = _raters(data.by_item, online) > 0
+      added = jnp.where(reached[:, None], added, 0)
+    sums = gradient_sums(data.by_item, factors, online, hyper) + added
     gradient = server_gradient(sums, factors.item, hyper)
     user = user_gradient(data.by_user, factors.user, factors.item, hyper)
-    user = user * online[:, None]
     updates, optimizer = pmf.MOMENTUM.update(
       Factors(user, gradient), state.optimizer, factors
     )
     moved = cast(Factors, optax.apply_updates(factors, updates))
+    moved = moved._replace(user=clip_rows(moved.user, 1.0))
+    if users == 'dynamic':
+      moved = _still(online, moved, factors)
+      optimizer = _still(online, optimizer, state.optimizer)
     state = state._replace(
-      factors=moved._replace(user=clip_rows(moved.user, 1.0)),
+      factors=moved,
       optimizer=optimizer,
       noise_scales=scales,
       noise=noise,
