@@ -29,8 +29,8 @@ from dpmf_jax.sharding import training_data
 from dpmf_jax.systems.sdmf import sdmf_by_messages
 from dpmf_jax.training import fit
 from launch.federated import parties
+from launch.federated.preparation import prepared
 from launch.federated.processes import processes
-from launch.federated.trial import prepared
 
 pytest.importorskip(
   'flwr', reason='Flower is not installed: requirements-federated.txt'

@@ -29,8 +29,8 @@ from dpmf_jax.federated.plan import AGGREGATOR
 from dpmf_jax.federated.rounds import TooFewNodesError
 from dpmf_jax.federated.sockets import local_exchange
 from launch.federated import parties
+from launch.federated.preparation import prepared
 from launch.federated.processes import processes
-from launch.federated.trial import prepared
 
 pytest.importorskip(
   'cryptography', reason='sealed messages need the package cryptography'
