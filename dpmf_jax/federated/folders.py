@@ -96,3 +96,50 @@ def answer_once(
     reply = intake.refused(plan, round, sender, str(error))
   journal.keep('sent', RECOMMENDER, reply)
   return reply, state
+
+
+def answering(
+  plan: Plan,
+  number: int,
+  folder: str | Path,
+  journal: Journal,
+  *,
+  start: Callable[[], Leaves],
+  rounds: int,
+  question: Callable[[bytes], Any],
+  answer: Callable[[Any, Leaves], tuple[bytes, Leaves]],
+) -> Callable[[bytes], bytes]:
+  """(question) -> answer of node `number`: `answer_once`, with its state kept.
+
+  Args:
+    start: the state before the first round, made and saved once.
+    plan, folder, journal, rounds, question, answer: see `answer_once`.
+  """
+  state = saved(folder, plan)
+  if state is None:
+    state = {
+      **start(),
+      'round': np.int32(-1),
+      'answer': np.zeros(0, np.uint8),
+    }
+    save(folder, plan, state)
+    journal.log('began', users=plan.nodes[number].size)
+  else:
+    journal.log('went on', last=int(state['round']))
+  current: list[Leaves] = [state]
+
+  def handle(data: bytes) -> bytes:
+    reply, current[0] = answer_once(
+      data,
+      plan,
+      current[0],
+      journal,
+      sender=number,
+      rounds=rounds,
+      question=question,
+      answer=answer,
+      folder=folder,
+    )
+    return reply
+
+  return handle

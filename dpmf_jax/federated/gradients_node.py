@@ -94,13 +94,6 @@ def node(
   rated = item.astype(np.uint32)
   private = carried.party_key(folder, here.key)
   hyper = untrusted_rounds.hyper_of(plan.config, plan.num_users)
-  state = folders.saved(folder, plan)
-  if state is None:
-    state = _start(plan, number, random_key(seed), len(value))
-    folders.save(folder, plan, state)
-    journal.log('began', users=here.size)
-  else:
-    journal.log('went on', last=int(state['round']))
   shapes, schedule = question_shapes(plan, here.size), plan.schedule
 
   def question(data: bytes) -> Message:
@@ -159,23 +152,16 @@ def node(
       plan, number, private, round, sent, rated[there], report.values
     ), state
 
-  current: list[Leaves] = [state]
-
-  def handle(data: bytes) -> bytes:
-    reply, current[0] = folders.answer_once(
-      data,
-      plan,
-      current[0],
-      journal,
-      sender=number,
-      rounds=plan.turns * plan.attempts,
-      question=question,
-      answer=answer,
-      folder=folder,
-    )
-    return reply
-
-  return handle
+  return folders.answering(
+    plan,
+    number,
+    folder,
+    journal,
+    start=lambda: _start(plan, number, random_key(seed), len(value)),
+    rounds=plan.turns * plan.attempts,
+    question=question,
+    answer=answer,
+  )
 
 
 def optimizer_of(saved: Leaves, factors: jax.Array) -> Any:
@@ -217,8 +203,6 @@ def _start(plan: Plan, number: int, key: jax.Array, count: int) -> Leaves:
     'online': np.ones(here.size, np.uint8),
     'key': np.asarray(jax.random.key_data(steps_key)),
     'turn': np.int32(-1),
-    'round': np.int32(-1),
-    'answer': np.zeros(0, np.uint8),
   }
 
 

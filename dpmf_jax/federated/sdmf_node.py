@@ -96,13 +96,6 @@ def node(
   """
   config, here = plan.config, plan.nodes[number]
   own = put_rows(rows(*ratings, here.size))
-  state = folders.saved(folder, plan)
-  if state is None:
-    state = _start(plan, number, own, random_key(seed))
-    folders.save(folder, plan, state)
-    journal.log('began', users=here.size)
-  else:
-    journal.log('went on', last=int(state['round']))
   run = _reports(response.capacity(config.sent, plan.num_items))
   blocks = client_blocks(own, plan.num_items)
   rules = sdcf.rules_of(config)
@@ -143,23 +136,16 @@ def node(
     )
     return reply, {**state, **_leaves(clients)}
 
-  current: list[Leaves] = [state]
-
-  def handle(data: bytes) -> bytes:
-    reply, current[0] = folders.answer_once(
-      data,
-      plan,
-      current[0],
-      journal,
-      sender=number,
-      rounds=config.steps,
-      question=question,
-      answer=answer,
-      folder=folder,
-    )
-    return reply
-
-  return handle
+  return folders.answering(
+    plan,
+    number,
+    folder,
+    journal,
+    start=lambda: _start(plan, number, own, random_key(seed)),
+    rounds=config.steps,
+    question=question,
+    answer=answer,
+  )
 
 
 def client_of(state: Leaves) -> sdcf.Client:
@@ -204,8 +190,6 @@ def _start(plan: Plan, number: int, own: Rows, key: jax.Array) -> Leaves:
   return {
     **_leaves(sdcf.Client(factors, kept)),
     'key': np.asarray(jax.random.key_data(steps_key)),
-    'round': np.int32(-1),
-    'answer': np.zeros(0, np.uint8),
   }
 
 

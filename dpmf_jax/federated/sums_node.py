@@ -52,24 +52,6 @@ def node(
   """
   config, here = plan.config, plan.nodes[number]
   private = carried.party_key(folder, here.key)
-  state = folders.saved(folder, plan)
-  if state is None:
-    state = {
-      'share': np.stack(
-        [
-          untrusted_protocol.client_share(
-            config, plan.num_users, plan.num_items, RANK
-          )
-          for _ in range(here.size)
-        ]
-      ),
-      'round': np.int32(-1),
-      'answer': np.zeros(0, np.uint8),
-    }
-    folders.save(folder, plan, state)
-    journal.log('began', users=here.size)
-  else:
-    journal.log('went on', last=int(state['round']))
   counts = own_sums(plan, here.size, ratings)  # [n, I, W]
 
   def question(data: bytes) -> Message:
@@ -100,23 +82,25 @@ def node(
     )
     return reply, state
 
-  current: list[Leaves] = [state]
-
-  def handle(data: bytes) -> bytes:
-    reply, current[0] = folders.answer_once(
-      data,
-      plan,
-      current[0],
-      journal,
-      sender=number,
-      rounds=plan.turns * plan.attempts,
-      question=question,
-      answer=answer,
-      folder=folder,
-    )
-    return reply
-
-  return handle
+  return folders.answering(
+    plan,
+    number,
+    folder,
+    journal,
+    start=lambda: {
+      'share': np.stack(
+        [
+          untrusted_protocol.client_share(
+            config, plan.num_users, plan.num_items, RANK
+          )
+          for _ in range(here.size)
+        ]
+      ),
+    },
+    rounds=plan.turns * plan.attempts,
+    question=question,
+    answer=answer,
+  )
 
 
 def mask(seed: np.ndarray, plan: Plan, round: int, user: int) -> np.ndarray:

@@ -172,9 +172,7 @@ def _drawn_noise(key: jax.Array, state: State, rows: Rows):
   scale_key, share_key = jax.random.split(key)
   num_items, rank = state.noise.shape
   scales = jax.random.exponential(scale_key, (num_items, rank))
-  raters = sum_over_slices(
-    lambda column, value, mask, row: mask.sum(axis=1, dtype=jnp.int32), rows
-  )
+  raters = _raters(rows, jnp.ones(len(state.factors.user), bool))
   # Draws take the ratings' place, to be cut into chunks with them.
   drawn = jax.random.normal(share_key, (*rows.value.shape, rank))
 
