@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmf_jax.data.ratings import Ratings
-from dpmf_jax.kernels.gradients import take
+from dpmf_jax.kernels.slices import take
 from dpmf_jax.scoring import block_size, dense_rows
 from dpmf_jax.serving import Model, seen_matrix
 from dpmf_jax.types import Release

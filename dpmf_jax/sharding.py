@@ -1,18 +1,15 @@
-"""Placement of `Rows` on devices, and the one sum that runs across them.
+"""Placement of `Rows` on devices.
 
 The chunk axis is the only one that is sharded: every device sums its own
-slices into rows and the row sums are added with `psum`. One device is the
-same code without the `psum`.
+slices into rows and the row sums are added with `psum` (`kernels/slices.py`).
+One device is the same code without the `psum`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
@@ -70,44 +67,3 @@ def training_data(
   multiple = 1 if mesh is None else mesh.size
   data = data_rows(ratings, chunk_multiple=multiple, **layout)
   return Data(*(put_rows(rows, mesh) for rows in data))
-
-
-def sum_over_slices(
-  slice_sums: Callable[..., jax.Array], rows: Rows, *operands: Any
-) -> jax.Array:
-  """Row sums [num_rows, ...] of what `slice_sums` gives for each slice.
-
-  Args:
-    slice_sums: (column [S, L], value [S, L], mask [S, L], row [S],
-      *operands) -> [S, ...], called on one chunk at a time so that what it
-      gathers stays in the cache.
-    rows: the ratings, on one device or sharded over a mesh.
-    *operands: trees of arrays that every chunk reads whole (factors).
-  """
-
-  def local(rows: Rows, *operands: Any) -> jax.Array:
-    slots = jnp.arange(rows.column.shape[-1])[None, :]
-
-    def chunk(xs):
-      column, value, length, row = xs
-      mask = slots < length[:, None]
-      return slice_sums(column, value, mask, row, *operands)
-
-    sums = jax.lax.map(chunk, (rows.column, rows.value, rows.length, rows.row))
-    return jax.ops.segment_sum(
-      sums.reshape(-1, *sums.shape[2:]),
-      rows.row.reshape(-1),
-      rows.num_rows,
-    )
-
-  if rows.mesh is None:
-    return local(rows, *operands)
-  return jax.shard_map(
-    lambda *args: jax.lax.psum(local(*args), AXIS),
-    mesh=rows.mesh,
-    in_specs=(Spec(AXIS), *(Spec() for _ in operands)),
-    out_specs=Spec(),
-    # lax.map's carry is not typed as varying over the mesh; psum makes the
-    # result the same everywhere.
-    check_vma=False,
-  )(rows, *operands)

@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.extend.random import threefry_2x32
 
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.mechanisms.clipping import clip_rows, clip_scale
@@ -190,3 +191,13 @@ def test_what_tails_cannot_reach_is_bounded():
   assert noise.uncovered(1e6, 1) == pytest.approx(np.exp(-81 / 2), rel=1e-4)
   assert noise.uncovered(1.0, 10) == pytest.approx(10 * np.exp(-32))
   assert noise.uncovered(0.05, 3) == 3.0
+
+
+@pytest.mark.parametrize('size', [2, 6, 4096])
+def test_words_are_those_of_jaxs_threefry(size):
+  for number in range(3):
+    key = jax.random.bits(jax.random.key(number), (2,), 'uint32')
+    counters = jnp.arange(size, dtype=jnp.uint32)
+    np.testing.assert_array_equal(
+      noise._hashed(key, size), threefry_2x32(key, counters)
+    )

@@ -9,57 +9,14 @@ Sums here are float32: what a private mechanism queries is in `lattice.py`.
 from __future__ import annotations
 
 import dataclasses
-import functools
-from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 
 from dpmf_jax.data.rows import Data, Rows
-from dpmf_jax.sharding import sum_over_slices
+from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
 from dpmf_jax.types import Factors
-
-# XLA's CPU backend copies the end of a longer gathered row float by float: on
-# one thread 24 floats took 5.5 ns, 16 and 8 together 3.2 ns.
-_BLOCK = 16
-
-
-def take(array: jax.Array, index: jax.Array) -> jax.Array:
-  """`array[index]` for an index that is known to be in bounds."""
-  # Rows are validated when built, so no check of indices is paid for here.
-  return array.at[index].get(
-    mode='promise_in_bounds', wrap_negative_indices=False
-  )
-
-
-def pad_rank(factors: jax.Array) -> jax.Array:
-  """`factors` with zero columns up to a multiple of 8: whole vectors."""
-  return jnp.pad(factors, ((0, 0), (0, -factors.shape[1] % 8)))
-
-
-def blocks(factors: jax.Array) -> list[jax.Array]:
-  """`factors` [R, D] in blocks of 16 columns, and of 8 at the end if it fits.
-
-  Zeros fill the last block.
-  """
-  padded = pad_rank(factors)
-  ends = list(range(_BLOCK, padded.shape[1], _BLOCK))
-  return jnp.split(padded, ends, axis=1)
-
-
-def dots(q: list[jax.Array], p: list[jax.Array], **how: Any) -> jax.Array:
-  """Products [S, L] of rows [S, L, D] and [S, D], both in blocks."""
-  products = (
-    jnp.einsum('sld,sd->sl', *pair, **how) for pair in zip(q, p, strict=True)
-  )
-  return functools.reduce(jnp.add, products)
-
-
-def weighted_sums(e: jax.Array, q: list[jax.Array], **how: Any) -> jax.Array:
-  """Sums [S, D] over slots of e [S, L] times rows [S, L, D] in blocks."""
-  sums = [jnp.einsum('sl,sld->sd', e, block, **how) for block in q]
-  return jnp.concatenate(sums, axis=1)
 
 
 def row_gradient(
@@ -91,29 +48,29 @@ def row_gradient(
   chex.assert_axis_dimension(row_factors, 0, rows.num_rows)
   chex.assert_equal_shape([row_factors, column_factors], dims=1)
   rank = row_factors.shape[1]
-  operands = [blocks(row_factors), blocks(column_factors), jnp.asarray(offset)]
-  if column_scale is not None:
-    operands.append(column_scale)
   if weight is not None:
     # It takes a place beside the rating, to be cut into chunks with it.
     pair = jnp.stack([rows.value, weight], axis=-1)
     rows = dataclasses.replace(rows, value=pair)
 
-  def slice_sums(
-    column, value, mask, row, row_factors, column_factors, offset, *scale
-  ):
-    factor = 1.0
+  def slice_sums(chunk: Chunk, offset):
+    value, factor = chunk.value, 1.0
     if weight is not None:
       value, factor = value[..., 0], value[..., 1]
-    q = [take(block, column) for block in column_factors]  # [S, L, 16]
-    p = [take(block, row) for block in row_factors]  # [S, 16]
-    e = offset + dots(q, p) - value
-    e = jnp.where(mask, e * factor, 0.0)
-    if scale:
-      e = e * take(scale[0], column)
-    return weighted_sums(e, q)[:, :rank]
+    q, scale = chunk.column  # [S, L, D], [S, L]
+    e = offset + jnp.einsum('sld,sd->sl', q, chunk.row) - value
+    e = jnp.where(chunk.mask, e * factor, 0.0)
+    if scale is not None:
+      e = e * scale
+    return jnp.einsum('sl,sld->sd', e, q)[:, :rank]
 
-  return sum_over_slices(slice_sums, rows, *operands)
+  return sum_over_slices(
+    slice_sums,
+    rows,
+    (pad_rank(column_factors), column_scale),
+    pad_rank(row_factors),
+    jnp.asarray(offset),
+  )
 
 
 def gradients(
@@ -165,15 +122,17 @@ def squared_error(
   Predictions are clipped to [low, high] first.
   """
 
-  def slice_sums(column, value, mask, row, *model):
-    e = _clipped_errors(column, value, row, *model)
-    return jnp.where(mask, e * e, 0.0).sum(axis=-1)
+  def slice_sums(chunk: Chunk, *model):
+    e = _clipped_errors(chunk, *model)
+    return jnp.where(chunk.mask, e * e, 0.0).sum(axis=-1)
 
   # Sums per row first, so that float32 never adds a small to a huge number.
   by_row = sum_over_slices(
     slice_sums,
     rows,
-    *_model(row_factors, column_factors, offset, low, high),
+    pad_rank(column_factors),
+    pad_rank(row_factors),
+    *_numbers(row_factors, offset, low, high),
   )
   return by_row.sum(), rows.length.sum()
 
@@ -195,33 +154,27 @@ def error_counts(
   """
   chex.assert_rank(errors, 1)
 
-  def slice_sums(column, value, mask, row, errors, *model):
-    e = jnp.abs(_clipped_errors(column, value, row, *model))
-    within = (e[..., None] <= errors[None, None]) & mask[..., None]  # [S, L, E]
+  def slice_sums(chunk: Chunk, errors, *model):
+    e = jnp.abs(_clipped_errors(chunk, *model))[..., None]
+    within = (e <= errors[None, None]) & chunk.mask[..., None]  # [S, L, E]
     return within.sum(axis=1, dtype=jnp.int32)
 
   by_row = sum_over_slices(
     slice_sums,
     rows,
+    pad_rank(column_factors),
+    pad_rank(row_factors),
     errors,
-    *_model(row_factors, column_factors, offset, low, high),
+    *_numbers(row_factors, offset, low, high),
   )
   return by_row.sum(axis=0), rows.length.sum()
 
 
-def _model(row_factors, column_factors, *numbers):
-  """The operands that `_clipped_errors` takes after the ratings."""
-  return (
-    blocks(row_factors),
-    blocks(column_factors),
-    *(jnp.asarray(x, row_factors.dtype) for x in numbers),
-  )
+def _numbers(factors, *numbers):
+  return (jnp.asarray(x, factors.dtype) for x in numbers)
 
 
-def _clipped_errors(
-  column, value, row, row_factors, column_factors, offset, low, high
-):
+def _clipped_errors(chunk: Chunk, offset, low, high):
   """Errors [S, L] of predictions that are clipped to [low, high]."""
-  q = [take(block, column) for block in column_factors]
-  p = [take(block, row) for block in row_factors]
-  return jnp.clip(offset + dots(q, p), low, high) - value
+  dot = jnp.einsum('sld,sd->sl', chunk.column, chunk.row)
+  return jnp.clip(offset + dot, low, high) - chunk.value

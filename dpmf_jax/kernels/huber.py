@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from dpmf_jax.data.rows import Rows
-from dpmf_jax.sharding import sum_over_slices
+from dpmf_jax.kernels.slices import Chunk, sum_over_slices
 
 BITS = 18  # of labels: |y| <= 2^BITS
 MOST_PLACE = 2**29  # q is found where it is within +- this
@@ -38,15 +38,14 @@ def clipped_sums(rows: Rows, place: jax.Array, bound: jax.Array) -> jax.Array:
   their sum into float32 adds 2^-23 of it.
   """
 
-  def slice_sums(column, value, mask, row, place, bound):
-    del column
-    rest = value.astype(jnp.int32) - place[row][:, None]
-    rest = jnp.where(mask, jnp.clip(rest, -bound, bound), 0)
+  def slice_sums(chunk: Chunk, bound):
+    rest = chunk.value.astype(jnp.int32) - chunk.row[:, None]
+    rest = jnp.where(chunk.mask, jnp.clip(rest, -bound, bound), 0)
     total = rest.sum(axis=1)
     high = total >> _LOW
     return jnp.stack([high, total - (high << _LOW)], axis=1)
 
-  sums = sum_over_slices(slice_sums, rows, place, bound)
+  sums = sum_over_slices(slice_sums, rows, (), place, bound)
   # Low parts of many slices are carried over before float32 rounds them.
   carry = sums[:, 1] >> _LOW
   high = (sums[:, 0] + carry).astype(jnp.float32)

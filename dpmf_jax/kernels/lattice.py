@@ -22,10 +22,9 @@ import jax.numpy as jnp
 
 from dpmf_jax.accounting.sensitivity import RESIDUAL_BITS
 from dpmf_jax.data.rows import Data, Rows
-from dpmf_jax.kernels.gradients import blocks, dots, take, weighted_sums
+from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.mechanisms.clipping import SLACK
-from dpmf_jax.sharding import sum_over_slices
 from dpmf_jax.types import Factors
 
 FACTOR_BITS = 10
@@ -99,20 +98,20 @@ def row_gradient(
   # A pair is rated once at most, so a row is no longer than this.
   wide = columns.counts.shape[0] > narrow
 
-  def slice_sums(column, value, mask, row, side, columns, *settings):
-    offset, low, high, bound, shift = settings
-    q = [take(block, column) for block in columns.counts]  # [S, L, 16]
-    p = [take(block, row) for block in side.counts]  # [S, 16]
+  most = 2.0**RESIDUAL_BITS
+
+  def slice_sums(chunk: Chunk, offset, low, high, bound, shift):
+    q, column_scale = chunk.column  # [S, L, D], [S, L]
+    p, row_scale = chunk.row  # [S, D], [S]
     # At most 2^20 in size, so exact.
-    dot = dots(q, p, precision='highest')
-    scale = take(columns.scale, column) * take(side.scale, row)[:, None]
-    prediction = offset + scale * dot
-    e = jnp.clip(prediction - jnp.clip(value, low, high), -bound, bound)
+    dot = jnp.einsum('sld,sd->sl', q, p, precision='highest')
+    scale = column_scale * row_scale[:, None]
+    e = offset + scale * dot - jnp.clip(chunk.value, low, high)
+    e = jnp.clip(e * (most / bound), -most, most)
     # A residual that is no number counts as 0, on all backends.
-    e = jnp.where(mask & ~jnp.isnan(e), e * (2.0**RESIDUAL_BITS / bound), 0.0)
-    # Towards zero, which is much faster on a CPU than to the nearest.
-    e = e.astype(jnp.int32).astype(jnp.float32)
-    sums = weighted_sums(e, q, precision='highest')[:, :rank]
+    e = jnp.where(chunk.mask & ~jnp.isnan(e), e, 0.0)
+    e = jnp.floor(e + 0.5)  # much faster on a CPU than to round
+    sums = jnp.einsum('sl,sld->sd', e, q, precision='highest')[:, :rank]
     sums = sums.astype(jnp.int32)
     if not wide:
       return sums
@@ -122,8 +121,8 @@ def row_gradient(
   sums = sum_over_slices(
     slice_sums,
     rows,
-    side._replace(counts=blocks(side.counts)),
-    columns._replace(counts=blocks(columns.counts)),
+    columns._replace(counts=pad_rank(columns.counts)),
+    side._replace(counts=pad_rank(side.counts)),
     offset,
     low,
     high,

@@ -18,9 +18,9 @@ import numpy as np
 from jax import Array
 
 from dpmf_jax.data.rows import Rows
-from dpmf_jax.kernels.gradients import pad_rank, row_gradient, take
+from dpmf_jax.kernels.gradients import row_gradient
+from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
 from dpmf_jax.mechanisms.clipping import SLACK, clip_rows
-from dpmf_jax.sharding import sum_over_slices
 
 BITS = 9  # of factors and of labels
 PRODUCT_BITS = 2 * BITS
@@ -114,20 +114,20 @@ def _sums(rows: Rows, factors, label, weight, shift: int | None = None):
   for start in range(0, rank, _BLOCK):
     size, width = min(_BLOCK, rank - start), rank - start
 
-    def slice_sums(column, value, mask, row, factors, n=size, d=width):
-      p = take(factors, column)[..., :d]
+    def slice_sums(chunk: Chunk, n=size, d=width):
+      value, p = chunk.value, chunk.column[..., :d]
       left = value[..., 1:] * p[..., :n]  # [S, L, n]
       left = left if shift is None else jnp.trunc(left)
       right = jnp.concatenate([p, value[..., :1]], axis=-1)  # [S, L, d + 1]
       sums = jnp.einsum('sla,slb->sab', left, right, precision='highest')
-      sums = sums.reshape(len(column), -1)
+      sums = sums.reshape(len(value), -1)
       sums = sums if shift is None else sums.astype(jnp.int32)
       if shift is None or not wide:
         return sums
       high = sums >> shift
       return jnp.concatenate([high, sums - (high << shift)], axis=1)
 
-    sums = sum_over_slices(slice_sums, rows, pad_rank(factors[:, start:]))
+    sums = sum_over_slices(slice_sums, rows, pad_rank(factors[:, start:]), ())
     if shift is not None:
       high, low = jnp.split(sums, 2, axis=1) if wide else (0, sums)
       sums = high + ((low + (1 << shift >> 1)) >> shift)

@@ -22,9 +22,8 @@ import jax
 import jax.numpy as jnp
 
 from dpmf_jax.data.rows import Rows
-from dpmf_jax.kernels.gradients import take
+from dpmf_jax.kernels.slices import Chunk, sum_over_slices
 from dpmf_jax.mechanisms.clipping import SLACK
-from dpmf_jax.sharding import sum_over_slices
 
 # Item weights are at most this.
 MOST_WEIGHT = 4.0
@@ -74,18 +73,18 @@ def squared_norms(
   if bits < 4:
     raise ValueError(f'{num_items} items are too many: at most 2^21')
 
-  def slice_sums(column, value, mask, row, bias, public):
-    y = _label(
-      value, take(public.mean, column), take(bias, row)[:, None],
-      public.label_bound,
-    )  # fmt: skip
+  def slice_sums(chunk: Chunk, public):
+    mean, weight = chunk.column
+    y = _label(chunk.value, mean, chunk.row[:, None], public.label_bound)
     y = jnp.abs(y) / public.label_bound + SLACK
     share = public.count_scale / public.label_bound
-    term = jnp.square(take(public.weight, column)) * (y * y + share * share)
+    term = jnp.square(weight) * (y * y + share * share)
     term = jnp.ceil(term * ((1 + SLACK) * 2.0**bits))
-    return jnp.where(mask, term, 0.0).astype(jnp.int32).sum(axis=-1)
+    return jnp.where(chunk.mask, term, 0.0).astype(jnp.int32).sum(axis=-1)
 
-  sums = sum_over_slices(slice_sums, rows, bias, public)
+  sums = sum_over_slices(
+    slice_sums, rows, (public.mean, public.weight), bias, public
+  )
   return sums.astype(jnp.float32) * (
     jnp.square(public.label_bound) * (2.0**-bits * (1 + SLACK))
   )
@@ -130,17 +129,16 @@ def item_sums(
   be computed from that user's ratings and what is public alone.
   """
 
-  def slice_sums(column, value, mask, row, users, public, unit):
-    y = _label(
-      value, take(public.mean, row)[:, None], take(users.bias, column),
-      public.label_bound,
-    )  # fmt: skip
-    weight = take(public.weight, row)[:, None] * take(users.weight, column)
-    weight = jnp.where(mask, weight / unit, 0.0)[..., None]  # [S, L, 1]
-    p = take(users.vector, column)  # [S, L, D]
+  def slice_sums(chunk: Chunk, public, unit):
+    users, (mean, weight) = chunk.column, chunk.row
+    y = _label(chunk.value, mean[:, None], users.bias, public.label_bound)
+    weight = weight[:, None] * users.weight
+    weight = jnp.where(chunk.mask, weight / unit, 0.0)[..., None]  # [S, L, 1]
     y = y[..., None]
     count = jnp.broadcast_to(public.count_scale, y.shape)
-    terms = weight * jnp.concatenate([count, y, y * p], axis=-1)
+    terms = weight * jnp.concatenate([count, y, y * users.vector], axis=-1)
     return terms.astype(jnp.int32).sum(axis=1)  # cuts towards zero
 
-  return sum_over_slices(slice_sums, rows, users, public, unit)
+  return sum_over_slices(
+    slice_sums, rows, users, (public.mean, public.weight), public, unit
+  )

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from dpmf_jax.data.rows import Data
 from dpmf_jax.kernels import normal, user_sums
-from dpmf_jax.kernels.gradients import take
+from dpmf_jax.kernels.slices import take
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.systems import dpals_items, dpals_users
 from dpmf_jax.systems.dpals_config import (

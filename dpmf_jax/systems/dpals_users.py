@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from dpmf_jax.data.rows import Rows
 from dpmf_jax.kernels import normal
-from dpmf_jax.kernels.gradients import take
+from dpmf_jax.kernels.slices import take
 from dpmf_jax.mechanisms.clipping import SLACK
 
 Columns = list[jax.Array]  # one array [U] for each coordinate

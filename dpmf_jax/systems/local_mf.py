@@ -19,10 +19,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from dpmf_jax.data.rows import Data
-from dpmf_jax.kernels.gradients import take
+from dpmf_jax.kernels.slices import Chunk, sum_over_slices
 from dpmf_jax.mechanisms import noise, records
 from dpmf_jax.mechanisms.clipping import SLACK
-from dpmf_jax.sharding import sum_over_slices
 from dpmf_jax.systems import local_mf_config as settings
 from dpmf_jax.systems.local_mf_config import LocalMFConfig
 from dpmf_jax.systems.local_mf_server import server_apply
@@ -125,22 +124,21 @@ def summed_contributions(data: Data, hyper: UserHyper) -> Array:
   """
   fit = hyper.fit
 
-  def squares(column, value, mask, row, low, high, count):
-    cell = jnp.where(mask, records.codes(value, low, high), 0)
+  def squares(chunk: Chunk, low, high, count):
+    cell = jnp.where(chunk.mask, records.codes(chunk.value, low, high), 0)
     return jnp.square(_terms(cell, count)).sum(axis=(1, 2))
 
   square = sum_over_slices(
-    squares, data.by_user, fit.low, fit.high, hyper.counted
+    squares, data.by_user, (), (), fit.low, fit.high, hyper.counted
   )
   weights = _weights(square, hyper.clip, hyper.weight)
 
-  def sums(column, value, mask, row, low, high, count, weights):
-    cell = jnp.where(mask, records.codes(value, low, high), 0)
-    weight = take(weights, column)
-    return (weight[..., None] * _terms(cell, count)).sum(axis=1)
+  def sums(chunk: Chunk, low, high, count):
+    cell = jnp.where(chunk.mask, records.codes(chunk.value, low, high), 0)
+    return (chunk.column[..., None] * _terms(cell, count)).sum(axis=1)
 
   return sum_over_slices(
-    sums, data.by_item, fit.low, fit.high, hyper.counted, weights
+    sums, data.by_item, weights, (), fit.low, fit.high, hyper.counted
   )
 
 

@@ -31,7 +31,8 @@ import numpy as np
 
 from dpmf_jax.data.rows import Data, Rows
 from dpmf_jax.kernels import lattice, normal
-from dpmf_jax.kernels.gradients import row_gradient, take
+from dpmf_jax.kernels.gradients import row_gradient
+from dpmf_jax.kernels.slices import take
 from dpmf_jax.mechanisms import laplace, noise
 from dpmf_jax.systems import power_mf_config as settings
 from dpmf_jax.systems.power_mf_config import PowerMFConfig

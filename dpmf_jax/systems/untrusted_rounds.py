@@ -27,10 +27,10 @@ import jax.numpy as jnp
 import optax
 
 from dpmf_jax.data.rows import Data, Rows
-from dpmf_jax.kernels.gradients import row_gradient, take
+from dpmf_jax.kernels.gradients import row_gradient
+from dpmf_jax.kernels.slices import Chunk, sum_over_slices, take
 from dpmf_jax.mechanisms import secure_sum
 from dpmf_jax.mechanisms.clipping import clip_rows
-from dpmf_jax.sharding import sum_over_slices
 from dpmf_jax.systems import pmf
 from dpmf_jax.systems.untrusted_pmf_config import (
   UntrustedPMFConfig,
@@ -156,15 +156,16 @@ def gradient_sums(
 ) -> jax.Array:
   """The sums [I, D] int32 of the gradients of users that are online."""
 
-  def slice_sums(column, value, mask, row, factors, online, hyper):
-    item = jnp.broadcast_to(
-      take(factors.item, row)[:, None], (*column.shape, factors.item.shape[1])
-    )
-    counts = gradient_counts(take(factors.user, column), item, value, hyper)
-    there = mask & take(online, column)
+  def slice_sums(chunk: Chunk, hyper):
+    user, online = chunk.column
+    item = jnp.broadcast_to(chunk.row[:, None], user.shape)
+    counts = gradient_counts(user, item, chunk.value, hyper)
+    there = chunk.mask & online
     return jnp.where(there[..., None], counts, 0).sum(axis=1, dtype=jnp.int32)
 
-  return sum_over_slices(slice_sums, rows, factors, online, hyper)
+  return sum_over_slices(
+    slice_sums, rows, (factors.user, online), factors.item, hyper
+  )
 
 
 def _drawn_noise(key: jax.Array, state: State, rows: Rows):
@@ -176,26 +177,30 @@ def _drawn_noise(key: jax.Array, state: State, rows: Rows):
   # Draws take the ratings' place, to be cut into chunks with them.
   drawn = jax.random.normal(share_key, (*rows.value.shape, rank))
 
-  def slice_sums(column, value, mask, row, scales, raters, hyper):
+  def slice_sums(chunk: Chunk, hyper):
     every = lambda x: jnp.broadcast_to(
-      take(x, row)[:, None], (*column.shape, *x.shape[1:])
+      x[:, None], (*chunk.mask.shape, *x.shape[1:])
     )
-    counts = share_counts(value, every(scales), every(raters), hyper)
-    return jnp.where(mask[..., None], counts, 0).sum(axis=1, dtype=jnp.int32)
+    scales, raters = map(every, chunk.row)
+    counts = share_counts(chunk.value, scales, raters, hyper)
+    return jnp.where(chunk.mask[..., None], counts, 0).sum(
+      axis=1, dtype=jnp.int32
+    )
 
   rows = dataclasses.replace(rows, value=drawn)
   raters = raters.astype(jnp.float32)
-  return scales, sum_over_slices(slice_sums, rows, scales, raters, state.hyper)
+  return scales, sum_over_slices(
+    slice_sums, rows, (), (scales, raters), state.hyper
+  )
 
 
 def _raters(rows: Rows, online: jax.Array) -> jax.Array:
   """How many of the users that are online have rated each item [I]."""
   return sum_over_slices(
-    lambda column, value, mask, row, online: (mask & take(online, column)).sum(
-      axis=1, dtype=jnp.int32
-    ),
+    lambda chunk: (chunk.mask & chunk.column).sum(axis=1, dtype=jnp.int32),
     rows,
     online,
+    (),
   )
 
 

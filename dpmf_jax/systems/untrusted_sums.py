@@ -21,9 +21,8 @@ from numpy.typing import ArrayLike
 
 from dpmf_jax.data.rows import Data, Rows
 from dpmf_jax.kernels import normal
-from dpmf_jax.kernels.gradients import take
+from dpmf_jax.kernels.slices import Chunk, sum_over_slices, take
 from dpmf_jax.mechanisms import secure_sum, shares
-from dpmf_jax.sharding import sum_over_slices
 from dpmf_jax.systems import noisy_equations
 from dpmf_jax.systems.untrusted_pmf_config import (
   FEATURE_BITS,
@@ -160,12 +159,13 @@ def rating_terms(
 def statistic(rows: Rows, features: jax.Array, hyper: Hyper) -> jax.Array:
   """The sum of all users' terms, [I, W] int32, without noise; by item."""
 
-  def slice_sums(column, value, mask, row, features, hyper):
-    del row
-    terms = rating_terms(take(features, column), value, hyper)
-    return jnp.where(mask[..., None], terms, 0).sum(axis=1, dtype=jnp.int32)
+  def slice_sums(chunk: Chunk, hyper):
+    terms = rating_terms(chunk.column, chunk.value, hyper)
+    return jnp.where(chunk.mask[..., None], terms, 0).sum(
+      axis=1, dtype=jnp.int32
+    )
 
-  return sum_over_slices(slice_sums, rows, features, hyper)
+  return sum_over_slices(slice_sums, rows, features, (), hyper)
 
 
 def user_sums(

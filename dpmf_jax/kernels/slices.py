@@ -1,0 +1,152 @@
+"""The one loop over chunks of ratings, and the one sum across devices.
+
+Work and memory are proportional to the number of ratings: what is gathered
+for one chunk stays in the cache, and only row sums leave the loop.
+
+How the loop is written is for XLA's CPU backend, which runs every operation
+of its body as a kernel of its own (jax 0.10; figures in docs/results.md):
+- Factors are gathered into buffers that the loop carries. A kernel that
+  writes in place is not split over threads, while a gather from a table of
+  over half a megabyte is, whatever little it copies, and to hand it over
+  takes longer than to copy.
+- A row is gathered as lines of 8 numbers, which are copied as one vector
+  each; of a line of 24, the last 16 would be copied two by two.
+- Sums are added to their rows right away: no array of all slices' sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as Spec
+
+from dpmf_jax.data.rows import Rows
+from dpmf_jax.sharding import AXIS
+
+_LINE = 8
+
+
+class Chunk(NamedTuple):
+  """S slices of L slots each; the last slice is a spare one, all padding."""
+
+  value: jax.Array  # [S, L], the ratings
+  mask: jax.Array  # [S, L], False for padding
+  column: Any  # [S, L, ...], the tables of columns at the slots' columns
+  row: Any  # [S, ...], the tables of rows at the slices' rows
+
+
+def take(array: jax.Array, index: jax.Array) -> jax.Array:
+  """`array[index]` for an index that is known to be in bounds."""
+  # Rows are validated when built, so no check of indices is paid for here.
+  return array.at[index].get(
+    mode='promise_in_bounds', wrap_negative_indices=False
+  )
+
+
+def pad_rank(factors: jax.Array) -> jax.Array:
+  """`factors` with zero columns up to a multiple of 8: whole vectors."""
+  return jnp.pad(factors, ((0, 0), (0, -factors.shape[1] % _LINE)))
+
+
+def sum_over_slices(
+  slice_sums: Callable[..., jax.Array],
+  rows: Rows,
+  columns: Any,
+  sides: Any,
+  *operands: Any,
+) -> jax.Array:
+  """Row sums [num_rows, ...] of what `slice_sums` gives for each slice.
+
+  Args:
+    slice_sums: (chunk, *operands) -> [S, ...], called on one chunk at a time.
+    rows: the ratings, on one device or sharded over a mesh.
+    columns: a tree of tables [num_columns, ...], for `Chunk.column`.
+    sides: a tree of tables [num_rows, ...], for `Chunk.row`.
+    *operands: trees of arrays that every chunk reads whole.
+  """
+
+  def local(rows: Rows, columns: Any, sides: Any, *operands: Any) -> jax.Array:
+    slots = jnp.arange(rows.column.shape[-1])[None, :]
+
+    def sums_of(buffers, xs):
+      column, value, length, row = xs
+      mask = slots < _with_spare(length)[:, None]
+      column_buffers, at_column = _taken(buffers[0], columns, column)
+      row_buffers, at_row = _taken(buffers[1], sides, row)
+      chunk = Chunk(_with_spare(value), mask, at_column, at_row)
+      sums = slice_sums(chunk, *operands)[: len(row)]
+      return (column_buffers, row_buffers), sums
+
+    def add(carry, xs):
+      total, buffers = carry
+      buffers, sums = sums_of(buffers, xs)
+      row_sums = total.at[xs[-1]].add(
+        sums, mode='promise_in_bounds', wrap_negative_indices=False
+      )
+      return (row_sums, buffers), None
+
+    xs = (rows.column, rows.value, rows.length, rows.row)
+    first = jax.tree.map(lambda x: x[0], xs)
+    buffers = (_buffers(columns, first[0]), _buffers(sides, first[-1]))
+    sums = jax.eval_shape(sums_of, buffers, first)[1]
+    total = jnp.zeros((rows.num_rows, *sums.shape[1:]), sums.dtype)
+    return jax.lax.scan(add, (total, buffers), xs)[0][0]
+
+  if rows.mesh is None:
+    return local(rows, columns, sides, *operands)
+  return jax.shard_map(
+    lambda *args: jax.lax.psum(local(*args), AXIS),
+    mesh=rows.mesh,
+    in_specs=(Spec(AXIS), *(Spec() for _ in (columns, sides, *operands))),
+    out_specs=Spec(),
+    # The loop's carry is not typed as varying over the mesh; psum makes the
+    # result the same everywhere.
+    check_vma=False,
+  )(rows, columns, sides, *operands)
+
+
+def _lines(table: jax.Array, at: jax.Array) -> jax.Array:
+  """`table` [R, D] as [R, D / 8, 8] where that is possible and pays."""
+  if table.ndim != 2 or table.shape[1] % _LINE or at.ndim == 1:
+    return table
+  return table.reshape(len(table), -1, _LINE)
+
+
+def _with_spare(array: jax.Array) -> jax.Array:
+  """`array` with one slice of zeros more."""
+  return jnp.pad(array, ((0, 1),) + ((0, 0),) * (array.ndim - 1))
+
+
+def _buffers(tables: Any, at: jax.Array) -> list[jax.Array | None]:
+  """For each table room for `table[at]` and a spare slice.
+
+  None for a table of numbers: gathering those is part of what uses them.
+  """
+  shape = (len(at) + 1, *at.shape[1:])
+  return [
+    None
+    if table.ndim == 1
+    else jnp.zeros((*shape, *_lines(table, at).shape[1:]), table.dtype)
+    for table in jax.tree.leaves(tables)
+  ]
+
+
+def _taken(buffers: list[jax.Array | None], tables: Any, at: jax.Array):
+  """The buffers, filled, and the tree of `table[at]` with a spare slice."""
+  leaves, tree = jax.tree.flatten(tables)
+  filled, taken = [], []
+  for buffer, table in zip(buffers, leaves, strict=True):
+    new = take(_lines(table, at), at)
+    if buffer is None:
+      filled.append(None)
+      taken.append(_with_spare(new))
+      continue
+    # The spare slice makes this an update in place: if it were of the whole
+    # buffer, it would be taken for the gather that it is.
+    buffer = jax.lax.dynamic_update_slice(buffer, new, (0,) * buffer.ndim)
+    filled.append(buffer)
+    taken.append(buffer.reshape(*buffer.shape[: at.ndim], *table.shape[1:]))
+  return filled, tree.unflatten(taken)
