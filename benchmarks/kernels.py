@@ -43,7 +43,7 @@ from dpmf_jax.systems.settings import SGD
 from dpmf_jax.types import Factors, System
 from launch import cli
 
-_ROUNDS = flags.DEFINE_integer('rounds', 15, 'Rounds over all contenders.', 1)
+_ROUNDS = flags.DEFINE_integer('rounds', 40, 'Rounds over all contenders.', 1)
 _QUICK = flags.DEFINE_bool('quick', False, 'Small sizes: a smoke test.')
 _JSON = flags.DEFINE_string('json', None, 'File for all the figures.')
 _DATA_DIR = flags.DEFINE_string(
@@ -142,8 +142,11 @@ def main(argv: Sequence[str]) -> int:
     for n in DEVICES
   }
   targets = [
-    Target('ours on 1 device / numba', ratio('ours, 1 device', NUMBA), 1.5),
-    Target('ours on 2 devices / numba', ratio('ours, 2 devices', NUMBA), 1.0),
+    *(
+      Target(f'ours on {n} / {peer}', ratio(f'ours, {n}', peer), bound)
+      for peer in (NUMBA, VIEWS)
+      for n, bound in zip(DEVICES, (1.5, 1.0), strict=True)
+    ),
     Target(
       'COO segment_sum / ours on 1 device',
       ratio('COO segment_sum', 'ours, 1 device'),
@@ -265,6 +268,7 @@ def check(runs: dict[str, Run]) -> dict[str, float]:
 
 REFERENCE = 'SciPy, float64'
 NUMBA = 'numba, 2 threads'
+VIEWS = 'numba, row views'
 
 
 def start_factors(num_users: int, num_items: int) -> Factors:
@@ -283,7 +287,7 @@ def peers(ratings: Ratings, one: Data, two: Data) -> dict[str, Run]:
     'COO segment_sum': coo_run(start, ratings),
     'SciPy CSR': scipy_run(start, ratings, np.float32),
     NUMBA: numba_run(start, ratings),
-    'numba, row views': numba_run(start, ratings, _numba_side_views),
+    VIEWS: numba_run(start, ratings, _numba_side_views),
     REFERENCE: scipy_run(start, ratings, np.float64),
   }
 
