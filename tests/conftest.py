@@ -11,11 +11,15 @@ from pathlib import Path
 os.environ.setdefault('JAX_DEBUG_KEY_REUSE', '1')
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
+import hypothesis
 import jax
 import pytest
 
 jax.config.update('jax_num_cpu_devices', 2)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
+# Machines stall: an example that takes long has not failed.
+hypothesis.settings.register_profile('patient', deadline=None)
+hypothesis.settings.load_profile('patient')
 
 ROOT = Path(__file__).resolve().parent.parent
 
