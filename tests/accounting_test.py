@@ -169,7 +169,7 @@ def test_wrong_targets_are_refused(change, words):
     accounting.calibrate_noise_multiplier(**(good | change))
 
 
-@settings(deadline=None, max_examples=150, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(st.floats(-3, 6), st.integers(1, 10**6), st.floats(-300, -1))
 def test_monotone_in_noise_and_steps(log_noise, count, log_delta):
   noise, delta = 10.0**log_noise, 10.0**log_delta

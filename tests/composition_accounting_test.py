@@ -154,7 +154,7 @@ mixtures = st.lists(parts, min_size=1, max_size=3).map(
 )
 
 
-@settings(deadline=None, max_examples=25, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(mixtures, st.sampled_from((1e-300, 1e-12, 1e-6, 0.01)))
 def test_there_and_back_loses_no_epsilon(event, delta):
   epsilon = accounting.epsilon(event, delta)
@@ -167,7 +167,7 @@ def test_there_and_back_loses_no_epsilon(event, delta):
     assert again >= epsilon - 1e-9 * max(1, epsilon)
 
 
-@settings(deadline=None, max_examples=12, derandomize=True)
+@settings(max_examples=12, derandomize=True)
 @given(st.floats(-0.5, 2), st.integers(1, 200), st.sampled_from((1e-8, 1e-4)))
 def test_distribution_next_to_exact_below_renyi(log_noise, count, delta):
   # Where the exact curve is known, as a distribution that does not know it:
@@ -201,7 +201,7 @@ def test_rounding_of_the_library_is_paid_for():
     assert accounting.pld.delta_of(event, exact, grid) >= delta
 
 
-@settings(deadline=None, max_examples=12, derandomize=True)
+@settings(max_examples=12, derandomize=True)
 @given(epsilons, st.integers(1, 200), st.sampled_from((1e-8, 1e-4)))
 def test_responses_as_a_distribution(epsilon, count, delta):
   event = (RandomizedResponse(epsilon, count),)

@@ -127,7 +127,7 @@ def kov_oracle(epsilon, count, total):
     return delta
 
 
-@settings(deadline=None, max_examples=40, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(st.floats(-6, 2), st.integers(1, 60), st.floats(0.0, 0.999))
 def test_optimal_composition_is_exact_both_ways(log_epsilon, count, share):
   epsilon = 10.0**log_epsilon

@@ -227,7 +227,6 @@ def test_missing_file_and_directory(tmp_path):
 
 @settings(
   max_examples=300,
-  deadline=None,
   suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
@@ -280,7 +279,6 @@ IDS = st.one_of(
 @pytest.mark.parametrize('format', ['csv', 'tsv', 'inter', 'parquet'])
 @settings(
   max_examples=40,
-  deadline=None,
   suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(

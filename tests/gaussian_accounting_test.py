@@ -113,7 +113,7 @@ def test_epsilon_agrees_with_pld():
   assert ours == pytest.approx(theirs, rel=1e-6)
 
 
-@settings(deadline=None, max_examples=150, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(mus, epsilons)
 def test_epsilon_of_delta_of_epsilon_is_not_below(mu, epsilon):
   delta = gaussian.delta_of(mu, epsilon)
@@ -123,7 +123,7 @@ def test_epsilon_of_delta_of_epsilon_is_not_below(mu, epsilon):
     assert gaussian.epsilon_of(mu, delta) >= epsilon * (1 - 1e-9) - 1e-9
 
 
-@settings(deadline=None, max_examples=150, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(epsilons, deltas)
 def test_mu_and_epsilon_are_inverse(epsilon, delta):
   mu = gaussian.mu_of(epsilon, delta)
@@ -132,7 +132,7 @@ def test_mu_and_epsilon_are_inverse(epsilon, delta):
   assert gaussian.epsilon_of(mu * (1 + 1e-9), delta) > epsilon
 
 
-@settings(deadline=None, max_examples=150, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(mus, mus, deltas)
 def test_epsilon_grows_with_mu_and_falls_with_delta(first, second, delta):
   low, high = sorted((first, second))

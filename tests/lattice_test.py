@@ -43,7 +43,7 @@ def gradients(
   )(data, factors)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
   st.integers(1, 64),
   st.floats(1e-3, 1e3),

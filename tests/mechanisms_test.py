@@ -24,7 +24,7 @@ from dpmf_jax.mechanisms.noise import (
 from dpmf_jax.sharding import device_mesh
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
   st.integers(1, 200),
   st.floats(1e-3, 1e3),

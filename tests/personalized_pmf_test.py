@@ -41,7 +41,7 @@ def specifications(draw):
   return t, np.array([made[kind](x) for kind, x in asked])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(specifications(), st.integers(0, 18))
 def test_no_weighted_rating_is_accounted_more_than_it_asked(made, shift):
   t, asked = made
@@ -62,7 +62,7 @@ def test_no_weighted_rating_is_accounted_more_than_it_asked(made, shift):
     assert float(moved) * t == pytest.approx(value, rel=1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(specifications())
 def test_no_sampled_rating_is_accounted_more_than_it_asked(made):
   t, asked = made

@@ -124,7 +124,7 @@ def test_ids_are_sorted_and_kept_exactly(ids, kept):
   np.testing.assert_array_equal(found, np.asarray(ids).astype(str))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=40))
 def test_integer_ids_are_found_again(ids):
   rows = np.arange(len(ids))

@@ -65,7 +65,7 @@ def test_optimal_agrees_with_dp_accounting(multiplier, count):
   assert ours <= theirs * (1 + 1e-12)  # their grid is a part of our orders
 
 
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(multipliers, counts, deltas)
 def test_exact_below_optimal_below_mironov(multiplier, count, delta):
   curve = rdp.gaussian(multiplier, count)

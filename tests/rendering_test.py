@@ -4,7 +4,7 @@ import string
 
 import pytest
 from certificate_test import make
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpmf_jax import certificate, rendering, wording
@@ -184,7 +184,6 @@ def test_hostile_strings_stay_strings(text):
   check_hostile(text)
 
 
-@settings(deadline=None)
 @given(st.text(min_size=1))
 def test_any_string_stays_a_string(text):
   check_hostile(text)

@@ -23,7 +23,7 @@ def entries(layout):
   return sorted(zip(*(c.tolist() for c in columns), strict=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
   st.sets(st.tuples(st.integers(0, 6), st.integers(0, 9)), max_size=70),
   st.integers(1, 5),
@@ -100,7 +100,7 @@ def test_levels_are_in_the_slots_of_their_ratings(small_ratings):
   np.testing.assert_array_equal(doubled, 2 * np.asarray(data.by_user.level))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.floats(min_value=0, allow_nan=False, allow_infinity=False))
 def test_rounding_down_is_the_next_below(value):
   [low] = rounded_down(np.array([value]))

@@ -152,7 +152,7 @@ def assert_weights(epsilon, highest, shift):
     assert w >= min(own / highest, 1) - float(rounding) - 2e-4
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(epsilons, tops, st.integers(0, 18))
 def test_no_weight_gives_a_rating_more_than_its_own(epsilon, highest, shift):
   # Nearer to the highest than float32 tells apart is another test.
@@ -165,7 +165,7 @@ def test_just_below_the_highest_is_below_it():
   assert_weights(np.array([1.0 + 1e-8]), 1.0 + 5e-8, 6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(epsilons, tops)
 def test_no_chance_gives_a_rating_more_than_its_own(epsilon, threshold):
   # Nearer to the threshold than float32 tells apart is another test.

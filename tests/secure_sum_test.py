@@ -39,7 +39,7 @@ def reports(words, round=3):
 # The ring.
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
   st.lists(
     st.lists(st.integers(-(2**40), 2**40), min_size=3, max_size=3),
@@ -58,7 +58,7 @@ def test_sums_under_masks_are_those_of_python_integers(rows):
     assert -(2**31) <= value < 2**31
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
   st.integers(1, 2000),
   st.floats(1e-3, 1e4),
@@ -325,7 +325,7 @@ def test_digits_have_the_chances_of_a_geometric_variable():
     assert abs(got - power / (1 + power)) <= Fraction(1, 2**65)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.floats(0.01, 20), st.integers(6, 20))
 def test_units_spend_epsilon_and_never_more(epsilon, bits):
   units = shares.units(epsilon, bits)

@@ -62,7 +62,7 @@ def test_fractions_can_be_all_or_nothing(many):
   assert (make(lowest=0.4, middle=0.4, highest=0.4) == 0.4).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 699), st.integers(0, 2**64 - 1))
 def test_a_draw_depends_on_no_other_rating(small_ratings, index, seed):
   whole = s.from_fractions(small_ratings, seed=seed)

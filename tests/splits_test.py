@@ -135,7 +135,7 @@ def split_or_skip(split, table, seed):
 
 
 @pytest.mark.parametrize('name', SPLITS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(pairs=PAIRS, which=st.integers(0, 100), seed=st.integers(0, 50))
 def test_neighbours_have_neighbouring_training_sides(name, pairs, which, seed):
   # The tables are built from the rows alone, so that the id lists may differ.
@@ -151,7 +151,7 @@ def test_neighbours_have_neighbouring_training_sides(name, pairs, which, seed):
   assert len(test ^ big_test) <= 2
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(pairs=PAIRS, seed=st.integers(0, 50), order=st.randoms())
 def test_order_and_values_play_no_part(pairs, seed, order):
   shuffled = list(pairs)
