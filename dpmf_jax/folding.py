@@ -18,7 +18,7 @@ import numpy as np
 from dpmf_jax.data.ratings import Ratings
 from dpmf_jax.data.rows import SLICES, SLOTS, Rows, rows
 from dpmf_jax.fits import Fit
-from dpmf_jax.kernels import normal
+from dpmf_jax.kernels.regression import ridge_fit
 from dpmf_jax.serving import Model, id_places, seen_matrix
 from dpmf_jax.sharding import put_rows
 
@@ -28,7 +28,7 @@ _BLOCK = 4096  # users solved for at a time: bounds memory to [B, D, D]
 @jax.jit
 def _solved(user_rows: Rows, prior, item, offset, ridge):
   start = jnp.broadcast_to(prior[None], (user_rows.num_rows, len(prior)))
-  return normal.ridge_fit(user_rows, start, item, offset=offset, ridge=ridge)
+  return ridge_fit(user_rows, start, item, offset=offset, ridge=ridge)
 
 
 def user_factors(

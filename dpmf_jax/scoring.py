@@ -17,6 +17,8 @@ import scipy.sparse
 # Scores that are on the device at a time, and the most rows they are of.
 _SCORES = 2**22
 _ROWS = 1024
+# Rows that lists are made for at a time, however few are asked for.
+_LISTED = 128
 
 
 def block_size(num_rows: int, num_items: int) -> int:
@@ -36,8 +38,18 @@ def dense_rows(
 
 @functools.partial(jax.jit, static_argnames=('k',))
 def _best(rows, item, excluded, k):
-  """The k largest products [B, k] and where; ties by item index."""
-  scores = jnp.matmul(rows, item.T, precision='highest')
+  """The k largest products [B, k] and where; ties by item index.
+
+  Privacy: a row's products are summed column by column, number by number, by a
+  program of one shape, and so have the same bits whichever rows are asked for
+  with it. Those of a matrix product may depend on the place of a row in it.
+  """
+
+  def add(scores, column):
+    return scores + column[0][:, None] * column[1][None], None
+
+  none = jnp.zeros((len(rows), len(item)))
+  scores, _ = jax.lax.scan(add, none, (rows.T, item.T), unroll=8)
   return jax.lax.top_k(jnp.where(excluded, -jnp.inf, scores), k)
 
 
@@ -58,7 +70,7 @@ def top_products(
   width = min(k, len(item))
   chosen = np.full((len(rows), k), -1, np.int64)
   found = np.full((len(rows), k), -np.inf, np.float32)
-  size = block_size(len(rows), len(item))
+  size = block_size(_LISTED, len(item))  # no matter how many rows: see _best
   for start in range(0, len(rows), size):
     stop = min(start + size, len(rows))
     block = np.pad(rows[start:stop], ((0, size - stop + start), (0, 0)))

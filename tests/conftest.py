@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Before JAX starts: catch reused keys, and have two devices to shard over.
+# Before JAX starts: catch reused keys, and have devices to shard over.
 os.environ.setdefault('JAX_DEBUG_KEY_REUSE', '1')
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
@@ -15,7 +15,7 @@ import hypothesis
 import jax
 import pytest
 
-jax.config.update('jax_num_cpu_devices', 2)
+jax.config.update('jax_num_cpu_devices', 4)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 # Machines stall: an example that takes long has not failed.
 hypothesis.settings.register_profile('patient', deadline=None)

@@ -459,7 +459,7 @@ def test_rmse_on_movielens_100k_is_in_the_papers_order(data_dir):
 
   ratings = catalog.load('ml-100k', data_dir=data_dir, quiet=True)
   train, test = random_split(ratings, 0.2, seed=0)
-  data, rows = training_data(train, mesh=device_mesh()), training_data(test)
+  data, rows = training_data(train, mesh=device_mesh(2)), training_data(test)
   found = []
   for value in (4.0, 0.25, 0.0):
     system = sdmf.sdmf(config(rank=50, epsilon_value=value))

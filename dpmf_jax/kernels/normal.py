@@ -18,7 +18,6 @@ import numpy as np
 from jax import Array
 
 from dpmf_jax.data.rows import Rows
-from dpmf_jax.kernels.gradients import row_gradient
 from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
 from dpmf_jax.mechanisms.clipping import SLACK, clip_rows
 
@@ -201,31 +200,3 @@ def solve(matrix: Array, vector: Array, ridge: Array | float) -> Array:
   one = lambda a, b: jax.scipy.linalg.solve(a, b, assume_a='pos')
   # Batches in LAPACK block CPU devices that share their threads, for good.
   return jax.vmap(jax.custom_batching.sequential_vmap(one))(matrix, vector)
-
-
-def ridge_fit(
-  rows: Rows,
-  start: Array,
-  factors: Array,
-  *,
-  offset: Array | float,
-  ridge: Array,
-) -> Array:
-  """Row factors x [R, D] with the least error and distance from `start`.
-
-  That is, each row's sum of (offset + <x, q> - r)^2 over its ratings plus
-  sum_c ridge_c (x_c - start_c)^2 is smallest. No privacy is promised.
-
-  Args:
-    rows: the ratings in the orientation of the rows to be fitted.
-    start: [R, D]; what a row without ratings has.
-    factors: [num_columns, D] of the other side.
-    offset: a constant added to every prediction.
-    ridge: [D], positive; infinity leaves a column as it is in `start`.
-  """
-  gradient = row_gradient(rows, start, factors, offset=offset)
-  # One ridge for all, on columns that are scaled to have their own.
-  scale = 1 / jnp.sqrt(ridge)
-  matrix, _ = equations(rows, factors * scale[None], rows.value)
-  moved = solve(matrix, -gradient * scale[None], 1.0)
-  return start + moved * scale[None]

@@ -23,8 +23,8 @@ import jax
 import jax.numpy as jnp
 
 from dpmf_jax.data.rows import Data
-from dpmf_jax.kernels import normal, user_sums
-from dpmf_jax.kernels.slices import take
+from dpmf_jax.kernels import user_sums
+from dpmf_jax.kernels.regression import ridge_fit
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.systems import dpals_items, dpals_users
 from dpmf_jax.systems.dpals_config import (
@@ -188,17 +188,14 @@ def item_factors(items: dpals_items.Items) -> jax.Array:
 def model(state: State, data: Data) -> Release:
   """Items, and what each user fits to their own ratings; not released."""
   items, hyper, rows = state.items, state.hyper, data.by_user
-  # One ridge for all, on columns that are scaled to have their own.
-  ones = jnp.ones_like(items.mean)[:, None]
-  scale = jnp.sqrt(hyper.final_bias_ridge / hyper.final_vector_ridge)
-  factors = jnp.concatenate([items.vector * (scale / hyper.star), ones], axis=1)
-  label = rows.value - hyper.center - take(items.mean, rows.column)
-  matrix, right = normal.equations(rows, factors, label)
-  found = normal.solve(matrix, right, hyper.final_bias_ridge)
-  vector = found[:, :-1] * (scale / hyper.star)
-  one = jnp.ones((rows.num_rows, 1))
-  user = jnp.concatenate([vector, one, found[:, -1:]], axis=1)
-  return Release(Factors(user, item_factors(items)), hyper.center)
+  item = item_factors(items)
+  width = item.shape[1]
+  start = jnp.zeros((rows.num_rows, width)).at[:, -2].set(1.0)
+  ridge = hyper.final_vector_ridge * jnp.square(hyper.star)
+  ridge = jnp.full(width, ridge).at[-1].set(hyper.final_bias_ridge)
+  ridge = ridge.at[-2].set(jnp.inf)  # an item's mean counts as it is
+  user = ridge_fit(rows, start, item, offset=hyper.center, ridge=ridge)
+  return Release(Factors(user, item), hyper.center)
 
 
 def release(key: jax.Array, state: State, data: Data) -> Release:

@@ -20,6 +20,7 @@ from jax.typing import ArrayLike
 
 from dpmf_jax.data.rows import Data
 from dpmf_jax.kernels import normal
+from dpmf_jax.kernels.regression import ridge_fit
 from dpmf_jax.mechanisms import laplace, noise
 from dpmf_jax.mechanisms.clipping import clip_rows
 from dpmf_jax.systems.objective_pmf_config import (
@@ -236,7 +237,7 @@ def fitted_users(
   The users' side is a regression of own ratings on the items, with `ridge` [D]
   of each column around `factors.user`. It is not released.
   """
-  user = normal.ridge_fit(
+  user = ridge_fit(
     data.by_user, factors.user, factors.item, offset=center, ridge=ridge
   )
   return Release(Factors(user, factors.item), center)

@@ -31,7 +31,7 @@ import numpy as np
 
 from dpmf_jax.data.rows import Data, Rows
 from dpmf_jax.kernels import lattice, normal
-from dpmf_jax.kernels.gradients import row_gradient
+from dpmf_jax.kernels.regression import ridge_fit
 from dpmf_jax.kernels.slices import take
 from dpmf_jax.mechanisms import laplace, noise
 from dpmf_jax.systems import power_mf_config as settings
@@ -299,18 +299,12 @@ def _model(state: State, data: Data) -> Release:
   """
   hyper, item = state.hyper, _items(state)
   width = item.shape[1]
-  user = jnp.zeros((data.by_user.num_rows, width)).at[:, 0].set(1.0)
-  offset = _offset(state)
-  gradient = row_gradient(data.by_user, user, item, offset=offset)
-  # One ridge for all, on columns that are scaled to have their own.
+  start = jnp.zeros((data.by_user.num_rows, width)).at[:, 0].set(1.0)
   ridge = jnp.full(width, hyper.vector_ridge).at[0].set(hyper.slope_ridge)
   ridge = (ridge * jnp.square(hyper.unit)).at[1].set(hyper.bias_ridge)
-  scale = jnp.sqrt(hyper.bias_ridge / ridge)
-  matrix, _ = normal.equations(
-    data.by_user, item * scale[None], data.by_user.value
-  )
-  moved = normal.solve(matrix, -gradient * scale[None], hyper.bias_ridge)
-  return Release(Factors(user + moved * scale[None], item), offset)
+  offset = _offset(state)
+  user = ridge_fit(data.by_user, start, item, offset=offset, ridge=ridge)
+  return Release(Factors(user, item), offset)
 
 
 def _release(key: jax.Array, state: State, data: Data) -> Release:

@@ -1,0 +1,159 @@
+"""What each row works out alone from its own ratings, to the bit.
+
+A user who sees predictions of their own is told about others what the items
+tell, if nothing else of others reaches them, not even by rounding. Float sums
+would let it: how they are grouped depends on where a user's ratings lie among
+those of all users, and on how many devices there are. Here all sums are of
+integers, and the rest is on single numbers, user by user.
+"""
+
+from __future__ import annotations
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from dpmf_jax.data.rows import Rows
+from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
+
+# A number is high * 2^9 + low; products of two highs are below 2^18, and a
+# slice of 64 of them below 2^24, exact in float32.
+_LIMB = 9
+MOST_SLOTS = 2 ** (24 - 2 * _LIMB)
+# Bits that products of highs and lows add to products of highs.
+_MORE = 5
+_BLOCK = 128  # rows solved for at a time: their matrices stay in the cache
+
+
+def ridge_fit(
+  rows: Rows,
+  start: Array,
+  factors: Array,
+  *,
+  offset: Array | float,
+  ridge: Array,
+) -> Array:
+  """Row factors x [R, D] with the least error and distance from `start`.
+
+  That is, each row's sum of (offset + <x, q> - r)^2 over its ratings plus
+  sum_c ridge_c (x_c - start_c)^2 is smallest, with q and r rounded to 2^-18 of
+  the largest of their column, and of the row.
+
+  Args:
+    rows: the ratings in the orientation of the rows to be fitted.
+    start: [R, D]; what a row without ratings has.
+    factors: [num_columns, D] of the other side.
+    offset: a constant added to every prediction.
+    ridge: [D], positive; infinity leaves a column as it is in `start`.
+
+  Privacy: none of the row's own ratings. Of other rows' ratings not a bit
+  enters: sums are of integers, which no order or grouping changes, and all
+  else is computed number by number from the row's own sums, its own largest
+  label and the factors. The program, too, is the same for all rows.
+  """
+  chex.assert_rank([start, factors], 2)
+  chex.assert_axis_dimension(start, 0, rows.num_rows)
+  chex.assert_equal_shape([start, factors], dims=1)
+  size = jnp.max(jnp.abs(factors), axis=0, initial=0.0)
+  size = jnp.where(size > 0, size, 1.0)
+  products, unit, label_size = _products(rows, factors / size[None], offset)
+  inverse = 1 / jnp.sqrt(ridge)
+
+  def solved(own):
+    products, unit, label_size, start = own
+    entry = products.astype(jnp.float32) * unit[:, None, None]
+    matrix = entry[:, :-1, :-1] * (size[:, None] * size[None])[None]
+    right = entry[:, :-1, -1] * size[None] * label_size[:, None]
+    # What is left for x - start to explain.
+    right = jax.lax.fori_loop(
+      0,
+      start.shape[1],
+      lambda c, rest: rest - matrix[:, :, c] * start[:, c, None],
+      right,
+    )
+    matrix = matrix * (inverse[:, None] * inverse[None])[None]
+    matrix = matrix + jnp.eye(len(inverse), dtype=matrix.dtype)[None]
+    return start + _solution(matrix, right * inverse[None]) * inverse[None]
+
+  return _by_block(solved, (products, unit, label_size, start))
+
+
+def _products(rows: Rows, factors: Array, offset) -> tuple[Array, Array, Array]:
+  """Sums over ratings of products of (q, y) with itself, y = r - offset.
+
+  Returns:
+    [R, D + 1, D + 1] int32; [R] what they are counted in, for a y in units of
+    [R] the row's largest.
+
+  Privacy: of the row's own ratings and `factors` (in [-1, 1]) alone.
+  """
+  slots = rows.column.shape[-1]
+  if slots > MOST_SLOTS:
+    raise ValueError(f'slices of {slots} ratings overflow float32')
+  used = jnp.arange(slots)[None, None] < rows.length[..., None]
+  label = jnp.where(used, jnp.abs(rows.value - offset), 0.0)
+  row = rows.row.reshape(-1)
+  by_row = lambda reduce, values: reduce(
+    values.reshape(-1), row, num_segments=rows.num_rows
+  )
+  largest = by_row(jax.ops.segment_max, label.max(axis=-1))
+  largest = jnp.where(largest > 0, largest, 1.0)  # and where there are none
+  count = by_row(jax.ops.segment_sum, rows.length)
+  # So many bits are dropped that a row's sum stays below 2^31.
+  shift = jnp.maximum(32 - jax.lax.clz(jnp.maximum(count - 1, 1)) - 7, 0)
+  rank = factors.shape[1]
+
+  def slice_sums(chunk: Chunk, offset):
+    q, (largest, shift) = chunk.column[..., :rank], chunk.row
+    y = (chunk.value - offset) / largest[:, None]
+    both = jnp.concatenate([q, y[..., None]], axis=-1)
+    whole = jnp.where(chunk.mask[..., None], jnp.round(both * 4.0**_LIMB), 0.0)
+    high = jnp.round(whole * 2.0**-_LIMB)
+    limbs = jnp.stack([high, whole - high * 2.0**_LIMB], axis=2)
+    sums = jnp.einsum('sla,slxb->sxab', high, limbs, precision='highest')
+    top, cross = sums.astype(jnp.int32).swapaxes(0, 1)
+    cross = cross + cross.swapaxes(1, 2)
+    sums = (top << _MORE) + (cross >> (_LIMB - _MORE))
+    return sums >> shift[:, None, None]
+
+  sums = sum_over_slices(
+    slice_sums,
+    rows,
+    pad_rank(factors),
+    (largest, shift),
+    jnp.asarray(offset, jnp.float32),
+  )
+  unit = jnp.exp2(shift.astype(jnp.float32) - (2 * _LIMB + _MORE))
+  return sums, unit, largest
+
+
+def _by_block(solved, own):
+  """`solved` of all rows, `_BLOCK` of them at a time."""
+  count = len(own[-1])
+  # At least two blocks: a loop of one would be another program.
+  blocks = max(2, -(-count // _BLOCK))
+
+  def cut(rows: Array) -> Array:
+    more = blocks * _BLOCK - count
+    rows = jnp.pad(rows, ((0, more),) + ((0, 0),) * (rows.ndim - 1))
+    return rows.reshape(blocks, _BLOCK, *rows.shape[1:])
+
+  found = jax.lax.map(solved, jax.tree.map(cut, own))
+  return found.reshape(-1, found.shape[-1])[:count]
+
+
+def _solution(matrix: Array, right: Array) -> Array:
+  """x [B, D] with matrix [B, D, D] x = right, for positive matrices.
+
+  By Gauss and Jordan, in operations on single numbers: a batched solver may
+  round by what else is in its batch.
+  """
+
+  def eliminated(k, rows):
+    pivot = rows[:, k] / rows[:, k, k, None]
+    rest = rows - rows[:, :, k, None] * pivot[:, None]
+    return rest.at[:, k].set(pivot)
+
+  rows = jnp.concatenate([matrix, right[:, :, None]], axis=2)
+  return jax.lax.fori_loop(0, right.shape[1], eliminated, rows)[:, :, -1]
