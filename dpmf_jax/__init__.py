@@ -17,6 +17,7 @@ if TYPE_CHECKING:
   from dpmf_jax.data.ratings import from_arrays as from_arrays
   from dpmf_jax.data.ratings import from_csr as from_csr
   from dpmf_jax.data.ratings import from_dataframe as from_dataframe
+  from dpmf_jax.data.ratings import with_public_ids as with_public_ids
   from dpmf_jax.data.rows import Data as Data
   from dpmf_jax.data.splits import random_split as random_split
   from dpmf_jax.data.synthetic import synthetic as synthetic
@@ -73,6 +74,7 @@ _MODULES = {
   'similar_items': 'dpmf_jax.serving',
   'synthetic': 'dpmf_jax.data.synthetic',
   'training_data': 'dpmf_jax.sharding',
+  'with_public_ids': 'dpmf_jax.data.ratings',
 }
 
 __all__ = list(_MODULES)  # pyright: ignore[reportUnsupportedDunderAll]

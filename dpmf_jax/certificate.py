@@ -13,6 +13,7 @@ from typing import Any
 
 import dpmf_jax
 from dpmf_jax import accounting, files, wording
+from dpmf_jax.data.ratings import Ratings
 from dpmf_jax.types import Guarantee
 
 SCHEMA = 'dpmf_jax-certificate-1'
@@ -25,6 +26,8 @@ NOT_COVERED = (
   'the folder private/: must not leave the curator',
   'a list of recommendations that leaves out seen items: it tells its reader '
   'which items the user has rated, so give it to that user only',
+  'that the run ended without an error: it stops where there is no rating, '
+  'where a side of the split has none, and where factors are not finite',
 )
 
 # By the names that `accounting.bounds` gives to its rules.
@@ -87,6 +90,22 @@ def randomness(seed: int | None) -> dict[str, Any]:
   }
 
 
+def id_lists(ratings: Ratings | None, guarantee: Guarantee) -> dict[str, str]:
+  """How the lists of users and items came about; from the ratings for None.
+
+  Privacy: what is taken from the ratings tells of them, outside of the
+  guarantee: an id is in a list because it has a rating.
+  """
+  public = frozenset() if ratings is None else ratings.public
+  standing = lambda role: wording.PUBLIC if role in public else wording.COUNTED
+  users = standing('users')
+  if 'user ids' in guarantee.secret:
+    bound = None if ratings is None else ratings.most_users
+    known = users == wording.PUBLIC or bound is not None
+    users = wording.SECRET if known else wording.SECRET_COUNTED
+  return {'users': users, 'items': standing('items')}
+
+
 def certificate(
   guarantee: Guarantee,
   *,
@@ -95,6 +114,7 @@ def certificate(
   delta: float | None,
   seed: int | None,
   parameters: dict[str, Any] | None = None,
+  lists: dict[str, str] | None = None,
   personal: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
   """The certificate of a finished run as JSON values, valid by its schema.
@@ -106,6 +126,7 @@ def certificate(
     delta: at which epsilon is stated; None where there is no guarantee.
     seed: the fixed seed of the run, or None for OS entropy.
     parameters: what else was public (device count, split, ...).
+    lists: what `id_lists` says; by default that they are from the ratings.
     personal: what is said of each rating's own epsilon, or None where all have
       the same (`systems.personalized_pmf.personal`).
   """
@@ -130,6 +151,7 @@ def certificate(
     'adversary': guarantee.adversary,
     'released': list(guarantee.released),
     'secret': list(guarantee.secret),
+    'lists': lists or id_lists(None, guarantee),
     'not_covered': list(NOT_COVERED),
     'assumptions': list(guarantee.assumptions),
     'mechanism': guarantee.mechanism,

@@ -292,6 +292,8 @@ def write_model(
     for name, leaf in files.named_leaves(model).items()
     if name not in covered
   }
+  if 'factors/user' in rest:  # without those who might be there
+    rest['factors/user'] = rest['factors/user'][: len(train.user_ids)]
   if rest:
     files.save_tree(folder / _UNRELEASED, rest, mode=0o600)
   files.save_tree(folder / _SEEN, serving.seen_leaves(train), mode=0o600)

@@ -87,7 +87,8 @@ def model_from_release(
   if user is not None:
     user = np.asarray(user)
     fit = fit or fits.fit_of_released_users(user)
-  shape = (train.num_users, train.num_items)
+    user = user[: len(train.user_ids)]  # without those who might be there
+  shape = (len(train.user_ids), train.num_items)
   return Model(
     user_factors=user,
     item_factors=np.asarray(item),

@@ -56,6 +56,12 @@ _PROTECTED = {
   ('user', 'replace'): 'all ratings of any one user, as values',
   ('user', 'add_remove'): 'any one user with all ratings',
 }
+# How a list of ids came about, in a certificate's `lists`.
+PUBLIC = 'public'
+COUNTED = 'from the ratings'
+SECRET = 'secret'
+SECRET_COUNTED = f'secret, but their number is {COUNTED}'
+
 _QUESTION = {
   ('rating', 'replace'): 'what value a certain rating has',
   ('rating', 'add_remove'): 'whether a certain rating exists',
@@ -129,7 +135,7 @@ def summary(certificate: Mapping[str, Any]) -> str:
     lines = ['Guarantee: NONE. This model is not private.']
   else:
     word = 'proved' if certificate['status'] == 'proved' else _CLAIMED
-    what = _PROTECTED[certificate['unit'], certificate['relation']]
+    what = _protected(certificate)
     source = certificate['randomness']
     lines = [
       f'Guarantee ({word}): {_amount(certificate)}',
@@ -180,7 +186,6 @@ def sections(certificate: Mapping[str, Any]) -> list[Section]:
 
 def _promise(certificate: Mapping[str, Any]) -> list[Section]:
   """What is protected, against whom and how strongly."""
-  kind = certificate['unit'], certificate['relation']
   against = (_sentence(certificate['adversary']),)
   if certificate['status'] == 'none':
     return [
@@ -189,7 +194,7 @@ def _promise(certificate: Mapping[str, Any]) -> list[Section]:
       Section('How strongly', ('Not at all: epsilon has no bound.',)),
     ]
   claimed = certificate['status'] == 'claimed'
-  what = _PROTECTED[kind]
+  what = _protected(certificate)
   if claimed:
     what = f'Nothing is guaranteed. The paper claims to protect {what}'
   return [
@@ -197,6 +202,34 @@ def _promise(certificate: Mapping[str, Any]) -> list[Section]:
     Section('Against whom', against),
     _strength(certificate, claimed),
   ]
+
+
+def _protected(certificate: Mapping[str, Any]) -> str:
+  """What is protected, and what the lists of ids tell all the same."""
+  what = _PROTECTED[certificate['unit'], certificate['relation']]
+  told = _told_by_lists(certificate)
+  if not told:
+    return what
+  return f'{what}, except {told} (taken from the ratings)'
+
+
+def _told_by_lists(certificate: Mapping[str, Any]) -> str:
+  """What lists tell that were taken from the ratings; '' if nothing."""
+  if certificate['relation'] == 'replace':
+    return ''  # who rated what is public
+  lists = certificate.get('lists', {})
+  users, items = (lists.get(role, COUNTED) for role in ('users', 'items'))
+  listed = [
+    f'every {role}'
+    for role, standing in (('user', users), ('item', items))
+    if standing == COUNTED
+  ]
+  told = []
+  if listed:
+    told.append(f'that {" and ".join(listed)} in ids.json has a rating')
+  if users == SECRET_COUNTED:
+    told.insert(0, 'how many users there are')
+  return ' and '.join(told)
 
 
 def _strength(certificate: Mapping[str, Any], claimed: bool) -> Section:
@@ -332,6 +365,13 @@ def _not_protected(certificate: Mapping[str, Any]) -> Section:
     items.append('Anything: what the paper claims is not a guarantee.')
   if status != 'none' and certificate['relation'] == 'replace':
     items.append('Who rated what: it is taken to be public.')
+  told = _told_by_lists(certificate)
+  if status == 'proved' and told:
+    items.append(
+      f'{told[:1].upper()}{told[1:]}: this was taken from the ratings. Lists '
+      'that were made without looking at them (--item_ids, and --user_ids or '
+      '--num_users) would protect it.'
+    )
   if status == 'proved':
     if certificate['unit'] == 'rating':
       items.append(

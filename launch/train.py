@@ -68,6 +68,25 @@ _SCALE = flags.DEFINE_list(
 _TITLES = flags.DEFINE_string(
   'titles', None, 'A file with item titles for --ratings (movies.dat, u.item).'
 )
+_ITEM_IDS = flags.DEFINE_string(
+  'item_ids',
+  None,
+  'A file with the id of every item there is, rated or not, one on each line, '
+  'made without looking at the ratings. Without it that an item has a rating '
+  'at all is not protected.',
+)
+_USER_IDS = flags.DEFINE_string(
+  'user_ids',
+  None,
+  'The same for users. Without it that a user has a rating at all is not '
+  'protected, or, where whole users are, how many there are.',
+)
+_NUM_USERS = flags.DEFINE_integer(
+  'num_users',
+  None,
+  'Where whole users are protected, instead of --user_ids: as many users as '
+  'there may be, a number that was not counted in the ratings.',
+)
 _USER_FEATURES = flags.DEFINE_string(
   'user_features',
   None,
@@ -181,6 +200,20 @@ def _load():
   )
 
 
+def _with_public_ids(ratings):
+  """`ratings` in the lists that the flags name."""
+  from dpmf_jax.data import formats
+  from dpmf_jax.data.ratings import with_public_ids
+
+  listed = lambda path, role: path and formats.read_ids(path, role)
+  return with_public_ids(
+    ratings,
+    users=listed(_USER_IDS.value, 'user'),
+    items=listed(_ITEM_IDS.value, 'item'),
+    num_users=_NUM_USERS.value,
+  )
+
+
 def _public_features() -> dict[str, str]:
   """What a certificate says of --user_features: a hash of the file."""
   if _USER_FEATURES.value is None:
@@ -236,7 +269,15 @@ def _train() -> None:
   # One device per core: a chunk of ratings is summed on each.
   jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
 
-  from dpmf_jax import certificate, files, metrics, plots, ranking, runs
+  from dpmf_jax import (
+    certificate,
+    files,
+    metrics,
+    plots,
+    ranking,
+    runs,
+    wording,
+  )
   from dpmf_jax.accounting import ledger
   from dpmf_jax.data.splits import random_split
   from dpmf_jax.sharding import device_mesh, training_data
@@ -255,11 +296,17 @@ def _train() -> None:
   ratings = specifications.attach(
     _load(), path=_RATINGS.value, format=_FORMAT.value
   )
+  ratings = _with_public_ids(ratings)
   name, variant, entry, config = choices.chosen(
     ratings, dataset=_DATASET.value, data_dir=_DATA_DIR.value
   )
   features = _features(entry, ratings)
   system = entry.build(config, *features)
+  if ratings.most_users and system.guarantee.unit != 'user':
+    raise ValueError(
+      f'--num_users is for what protects whole users, and --system={name} '
+      'protects single ratings here: use --user_ids=FILE'
+    )
   spend = _spend(name, system, config, variant, ratings)
   if spend and _OVERWRITE.value:
     spend(dry_run=True)  # before the run that was there is gone
@@ -274,9 +321,9 @@ def _train() -> None:
   data = training_data(train, mesh=mesh)
   test_rows = None if test is None else training_data(test, mesh=mesh).by_user
 
+  lists = certificate.id_lists(ratings, system.guarantee)
   public = {
     'dataset': ratings.name,
-    'num_users': ratings.num_users,
     'num_items': ratings.num_items,
     'test_fraction': fraction,
     'split_seed': split_seed,
@@ -284,6 +331,8 @@ def _train() -> None:
     **specifications.public(),
     **_public_features(),
   }
+  if lists['users'] != wording.SECRET_COUNTED:
+    public['num_users'] = ratings.num_users
   settings = {
     **public,
     'system': name,
@@ -338,6 +387,7 @@ def _train() -> None:
     delta=delta,
     seed=seed,
     parameters=public,
+    lists=lists,
     personal=own and own.statement(config, specifications.levels(), rank),
   )
   report = {

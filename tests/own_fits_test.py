@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpmf_jax import fits, folding, serving
+from dpmf_jax.data.catalog import load
 from dpmf_jax.data.specification import with_epsilon
 from dpmf_jax.data.synthetic import synthetic
 from dpmf_jax.sharding import device_mesh, training_data
@@ -59,6 +60,26 @@ def run(request, ratings):
   config = entry.config(**{**entry.variants['sound'], **common, **settings})
   system = entry.build(config)
   return system, fit(system, jax.random.key(0), training_data(ratings))
+
+
+@pytest.mark.parametrize('name', ['power_mf', 'dpals'])
+def test_nobody_elses_real_ratings_are_in_a_users_vector(name, data_dir):
+  ratings = load('ml-100k', data_dir=data_dir, quiet=True)
+  settings = {'rank': 2} | ({'rounds': 1} if name == 'power_mf' else {})
+  config = SYSTEMS[name].config(
+    relation='add_remove', scale=(1, 5), epsilon=5, delta=1e-5, **settings
+  )
+  system = SYSTEMS[name].build(config)
+  state = fit(system, jax.random.key(0), training_data(ratings))
+  first = next(iter(models(system, state, ratings)))
+  odd = np.flatnonzero(np.bincount(ratings.user) % 32 == 1)[:2]
+  for user in odd.tolist():
+    one = np.flatnonzero(ratings.user == user)[0]
+    for keep in (np.arange(len(ratings)) != one, ratings.user != user):
+      for found in models(system, state, ratings.take(keep)):
+        same = (found.factors.user == first.factors.user).all(axis=1)
+        same[user] = True
+        assert same.all(), np.flatnonzero(~same)
 
 
 def fields(config):

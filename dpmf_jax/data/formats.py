@@ -158,6 +158,32 @@ def read_pairs(path: str | os.PathLike[str], role: str) -> Column:
   return _user_column(fields, tokens.numbers(fields, 1, role))
 
 
+def read_ids(path: str | os.PathLike[str], role: str) -> np.ndarray:
+  """Returns the ids of a text file that has one on each line.
+
+  Empty lines, and a first line that is `role` or one of its other names, do
+  not count. An id that is there twice is an error.
+  """
+  path = pathlib.Path(path)
+  text = tokens.decode(read_bytes(path), str(path)).decode('utf-8')
+  lines = [line.strip() for line in text.splitlines()]
+  if _role(lines[0]) == role:
+    lines[0] = ''
+  seen: dict[str, int] = {}
+  for number, line in enumerate(lines, 1):
+    if not line:
+      continue
+    if line in seen:
+      raise DataError(
+        f'{path}, line {number}: {role} {line} is in line {seen[line]}, too; '
+        'keep one'
+      )
+    seen[line] = number
+  if not seen:
+    raise DataError(f'{path}: has no {role} ids')
+  return np.array(list(seen))
+
+
 def read_user_table(path: str | os.PathLike[str]) -> Column:
   """Returns the numbers [N, D] of a text file of user,number,number,...
 

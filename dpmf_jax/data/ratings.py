@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse
 
 from dpmf_jax.data.ids import DataError as DataError
-from dpmf_jax.data.ids import Where, factorize
+from dpmf_jax.data.ids import Where, factorize, places
 
 Duplicates = Literal['last', 'first', 'mean', 'error']
 
@@ -40,6 +40,9 @@ class Ratings:
     epsilon: [N] float64, positive: the epsilon that each rating is to have in
       a personalised system, a public fact; or None. See `specification`.
     name: what to call the data in messages and files.
+    public: which of 'users' and 'items' have a list of ids that was made
+      without looking at the ratings; see `with_public_ids`.
+    most_users: a public bound on the number of users, or None.
   """
 
   user: np.ndarray
@@ -52,6 +55,8 @@ class Ratings:
   timestamp: np.ndarray | None = None
   epsilon: np.ndarray | None = None
   name: str = 'ratings'
+  public: frozenset[str] = frozenset()
+  most_users: int | None = None
 
   def __post_init__(self):
     put = lambda name, array: object.__setattr__(self, name, _frozen(array))
@@ -72,7 +77,8 @@ class Ratings:
 
   @property
   def num_users(self) -> int:
-    return len(self.user_ids)
+    """How many users there may be: the public bound, or as many as listed."""
+    return self.most_users or len(self.user_ids)
 
   @property
   def num_items(self) -> int:
@@ -137,6 +143,57 @@ def from_arrays(
     name=name,
     where=where,
   )
+
+
+def with_public_ids(
+  ratings: Ratings,
+  *,
+  users: Any = None,
+  items: Any = None,
+  num_users: int | None = None,
+) -> Ratings:
+  """Returns the same ratings, in lists that do not tell who has any.
+
+  Args:
+    ratings: whose own lists, of the ids that occur, are replaced.
+    users: all ids that a user may have, rated or not, or None.
+    items: all ids that an item may have, or None.
+    num_users: for systems that protect whole users, and keep the list of them
+      secret: as many users as there may be, in place of `users`.
+
+  Privacy: lists and number must be made without looking at the ratings. Then
+  what a system releases of them, and its settings, are the same for
+  neighbouring data sets. A rating outside of the lists is an error, which
+  itself tells of it.
+  """
+  if users is not None and num_users is not None:
+    raise DataError('give users or num_users, not both')
+  changed: dict[str, Any] = {}
+  for role, given in (('user', users), ('item', items)):
+    if given is None:
+      continue
+    ids, index = factorize(given, role, lambda row: f'public ids, row {row}')
+    if len(ids) != len(index):
+      twice = ids[np.bincount(index).argmax()]
+      raise DataError(f'the public list of {role}s has {twice} more than once')
+    own = getattr(ratings, f'{role}_ids')
+    place = places(own, np.arange(len(own)), ids)
+    rated = np.unique(getattr(ratings, role))
+    if (row := _first(place[rated] < 0)) is not None:
+      raise DataError(
+        f'{ratings.name}: {role} {own[rated[row]]} is not in the public list '
+        f'of {len(ids)} {role}s; add it, or remove its ratings'
+      )
+    changed |= {role: place[getattr(ratings, role)], f'{role}_ids': ids}
+  listed = {f'{role}s' for role in ('user', 'item') if role in changed}
+  if num_users is not None:
+    if num_users < len(ratings.user_ids):
+      raise DataError(
+        f'num_users={num_users} is below the number of users in '
+        f'{ratings.name}, {len(ratings.user_ids)}; give a bound that holds'
+      )
+    changed['most_users'] = int(num_users)
+  return dataclasses.replace(ratings, **changed, public=ratings.public | listed)
 
 
 def from_dataframe(
