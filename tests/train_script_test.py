@@ -225,6 +225,19 @@ def test_user_features_are_read_and_named(launch, ratings_file, tmp_path):
   )
 
 
+def test_a_rank_that_is_chosen_is_stated(launch, ratings_file, tmp_path):
+  done = train(
+    launch, ratings_file, tmp_path / 'run', '--system=dpals', '--epsilon=4'
+  )
+  assert done.returncode == 0, done.stderr
+  document = read(tmp_path / 'run' / 'certificate.json')
+  assert document['parameters']['rank'] == 0
+  assert 'sweeps of rank 0,' in document['mechanism']
+  assert 'by at most 4.0004 in L2 norm' in document['mechanism']
+  leaves, _ = files.load_leaves(tmp_path / 'run' / 'model.safetensors')
+  assert leaves['factors/item'].shape == (50, 2)  # a mean and a 1
+
+
 @pytest.mark.parametrize(
   'flags',
   [
