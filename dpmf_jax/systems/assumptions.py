@@ -24,4 +24,11 @@ ONE_RELEASE = (
 ONE_RATING = (
   'Several ratings of one user together are protected less than one alone.'
 )
+SAME_FLOATS = (
+  "What is computed in floating point of one rating, or of one user's ratings "
+  '(predictions, residuals, labels, weights), is taken to come out the same in '
+  'whatever slot, chunk or program it is computed: it does not depend on which '
+  'other ratings there are or where they stand in memory. Tests look for '
+  'differences; nothing proves that there are none.'
+)
 PUBLIC_PAIRS = 'Which user rated which item is public.'

@@ -217,13 +217,12 @@ ASSUMPTIONS = (
   'Each user sees only their own vector and bias; these are computed from '
   'their own ratings and are not covered.',
   assumptions.ONE_RELEASE,
+  assumptions.SAME_FLOATS,
   'The random generator (Threefry, 64-bit key) is as good as random. Terms of '
-  "users are integers and their sums exact; a user's own terms come from "
-  'exact sums and float32 operations on single numbers, which are taken to '
-  'give the same result wherever that user stands in memory. Noise is rounded '
-  'to the lattice of the sums and dithered, but each Gaussian is evaluated in '
-  'float32 from 64 random bits and ends at 9.5 standard deviations; delta '
-  'pays for the end of the tails. Timing and memory are not covered.',
+  'users are integers and their sums exact. Noise is rounded to the lattice of '
+  'the sums and dithered, but each Gaussian is evaluated in float32 from 64 '
+  'random bits and ends at 9.5 standard deviations; delta pays for the end of '
+  'the tails. Timing and memory are not covered.',
 )
 
 

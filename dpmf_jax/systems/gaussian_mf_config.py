@@ -265,6 +265,7 @@ _ASSUMPTIONS = (
   assumptions.PUBLIC_IDS,
   assumptions.ONE_OF_DUPLICATES,
   assumptions.ONE_RELEASE,
+  assumptions.SAME_FLOATS,
   'The random generator (Threefry, 64-bit key) is as good as random. Sums of '
   'ratings are exact, and noise is rounded to their lattice and dithered, but '
   'each Gaussian is evaluated in float32, from 64 random bits for the radius '

@@ -255,9 +255,10 @@ _LOCAL = (
   'Several ratings of one user together are protected less than one alone: k '
   'records have k times epsilon, and the profile of a user as a whole is '
   'hardly protected.',
+  assumptions.SAME_FLOATS,
   'The random generator on the client (Threefry, 64-bit key, each client its '
-  'own) is as good as random. Coins are integers: no floating point is '
-  'involved. Timing and memory are not covered.',
+  'own) is as good as random. Coins are integers, without floating point. '
+  'Timing and memory are not covered.',
 )
 _SUMMED = (
   _COMMON[0],
@@ -267,8 +268,7 @@ _SUMMED = (
   'from the ratings file, an item that a single user rated tells of that user, '
   'and so does the number of users to someone who knows all the others.',
   'The list of user ids is not released.',
-  "A rating's step on the grid is computed in float32 on single numbers, which "
-  'is taken to be the same wherever that rating stands in memory.',
+  assumptions.SAME_FLOATS,
   'The sums are computed by secure aggregation: nobody sees a contribution or '
   'a partial sum, and clients compute theirs as told.',
   'Noise is added to the sums inside of the secure aggregation, once in total, '

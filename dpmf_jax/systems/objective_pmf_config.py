@@ -257,6 +257,7 @@ ASSUMPTIONS = (
   assumptions.PUBLIC_IDS,
   assumptions.ONE_OF_DUPLICATES,
   assumptions.ONE_RELEASE,
+  assumptions.SAME_FLOATS,
   _GENERATOR + 'noise is rounded to their lattice and dithered, but it is made '
   'of Gaussians evaluated in float32 from 64 random bits that end at 9.5 '
   'standard deviations, which leaves a delta below 1e-9 uncovered. Timing and '

@@ -256,6 +256,7 @@ _ASSUMPTIONS = (
   assumptions.PUBLIC_IDS,
   assumptions.ONE_OF_DUPLICATES,
   assumptions.ONE_RELEASE,
+  assumptions.SAME_FLOATS,
   'Each user fits a bias, a slope and a vector to their own ratings and keeps '
   'them: they are not covered.',
   'The random generator (Threefry, 64-bit key) is as good as random. Sums of '

@@ -234,6 +234,7 @@ ASSUMPTIONS = (
   assumptions.PUBLIC_IDS,
   assumptions.ONE_OF_DUPLICATES,
   assumptions.ONE_RELEASE,
+  assumptions.SAME_FLOATS,
   assumptions.ONE_RATING,
 )
 CLAIM = (
