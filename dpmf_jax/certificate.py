@@ -8,6 +8,8 @@ import importlib.resources
 import json
 import math
 import platform
+import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from dpmf_jax import accounting, files, wording
 from dpmf_jax.types import Guarantee
 
 SCHEMA = 'dpmf_jax-certificate-1'
+# What proofs take to be as good as random, by JAX's name.
+GENERATOR = 'threefry2x32'
 _PACKAGES = ('jax', 'jaxlib', 'optax', 'numpy', 'scipy')
 
 NOT_COVERED = (
@@ -69,7 +73,7 @@ def _plain(value: Any) -> Any:
   return value if isinstance(value, str | int | float | None) else repr(value)
 
 
-def randomness(seed: int | None) -> dict[str, Any]:
+def randomness(seed: int | None, generator: str) -> dict[str, Any]:
   """What the certificate says of the random key.
 
   A fixed seed is not written down here, but whoever runs the command again
@@ -78,7 +82,7 @@ def randomness(seed: int | None) -> dict[str, Any]:
   fixed = seed is not None
   return {
     'source': 'fixed seed' if fixed else 'operating system entropy',
-    'generator': 'threefry2x32, 64-bit key',
+    'generator': generator,
     'valid_for_release': not fixed,
     'note': 'FOR EXPERIMENTS ONLY: whoever knows or guesses the seed can '
     'remove the noise'
@@ -94,6 +98,8 @@ def certificate(
   config: Any,
   delta: float | None,
   seed: int | None,
+  generator: str,
+  run: str | None = None,
   parameters: dict[str, Any] | None = None,
   personal: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -105,10 +111,16 @@ def certificate(
     config: its config.
     delta: at which epsilon is stated; None where there is no guarantee.
     seed: the fixed seed of the run, or None for OS entropy.
+    generator: of the key that was used (`runs.generator`).
+    run: the id of the run, also in its ledger entry; None makes a new one.
     parameters: what else was public (device count, split, ...).
     personal: what is said of each rating's own epsilon, or None where all have
       the same (`systems.personalized_pmf.personal`).
   """
+  if guarantee.status == 'proved' and not generator.startswith(GENERATOR):
+    raise ValueError(
+      f'generator={generator!r}: what is proved is about {GENERATOR}'
+    )
   epsilon, accountant = None, 'none'
   if guarantee.event is None:
     delta = None
@@ -122,6 +134,8 @@ def certificate(
     accountant = _RULES['laplace' if single and rule == 'exact' else rule]
   document = {
     'schema': SCHEMA,
+    'date': datetime.now(UTC).isoformat(timespec='seconds'),
+    'run': run or str(uuid.uuid4()),
     'status': guarantee.status,
     'epsilon': epsilon,
     'delta': delta,
@@ -137,7 +151,7 @@ def certificate(
     'accountant': accountant,
     'system': system,
     'parameters': _settings(config) | (parameters or {}),
-    'randomness': randomness(seed),
+    'randomness': randomness(seed, generator),
     'versions': _versions(),
   }
   if personal is not None:

@@ -360,6 +360,7 @@ def _method(certificate: Mapping[str, Any]) -> Section:
         'stated for',
         f'unit {certificate["unit"]}, relation {certificate["relation"]}',
       ),
+      ('run', f'{certificate["run"]}, certified {certificate["date"]}'),
       ('schema', certificate['schema']),
     ),
   )

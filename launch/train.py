@@ -291,7 +291,6 @@ def _train() -> None:
     'seed': seed,
     'ratings': runs.digest(train),
     **specifications.digest(train),
-    'jax': jax.__version__,
   }
   delta = getattr(config, 'delta', None)
   key, start = runs.restore(
@@ -337,6 +336,8 @@ def _train() -> None:
     config=config,
     delta=delta,
     seed=seed,
+    generator=runs.generator(key),
+    run=run,
     parameters=public,
     personal=own and own.statement(config, specifications.levels(), rank),
   )

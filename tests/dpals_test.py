@@ -10,7 +10,7 @@ import pytest
 import scipy.integrate
 import scipy.stats
 
-from dpmf_jax import accounting, certificate, metrics, runs, serving
+from dpmf_jax import accounting, certificate, files, metrics, runs, serving
 from dpmf_jax.accounting import ledger
 from dpmf_jax.data.ratings import Ratings
 from dpmf_jax.data.splits import random_split
@@ -372,7 +372,7 @@ def test_the_certificate_speaks_of_users():
   config = settings()
   document = certificate.certificate(
     dpals.dpals(config).guarantee, system='dpals', config=config, delta=DELTA,
-    seed=None, parameters={'dataset': 'x'},
+    seed=None, generator='threefry2x32', parameters={'dataset': 'x'},
   )  # fmt: skip
   words = certificate.text(document)
   assert 'any one user with all ratings' in words.lower()
@@ -426,7 +426,7 @@ def test_user_ids_are_not_beside_the_model(tmp_path, small_ratings):
   runs.write_model(
     folder, system, jax.random.key(1), state, data, small_ratings
   )
-  runs.finish(folder, {})
+  files.write_json(folder / runs.FINISHED, {})
   ids = json.loads((folder / 'ids.json').read_text())
   assert 'users' not in ids
   assert len(ids['items']) == 40
