@@ -15,11 +15,14 @@ from typing import Any
 
 import dpmf_jax
 from dpmf_jax import accounting, files, wording
+from dpmf_jax.accounting import groups
 from dpmf_jax.types import Guarantee
 
 SCHEMA = 'dpmf_jax-certificate-1'
 # What proofs take to be as good as random, by JAX's name.
 GENERATOR = 'threefry2x32'
+# A changed value, where ratings come and go; some of one person's ratings.
+GROUPS = (2, 10)
 _PACKAGES = ('jax', 'jaxlib', 'optax', 'numpy', 'scipy')
 
 NOT_COVERED = (
@@ -47,7 +50,8 @@ _RULES = {
 }
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+  """Those of the packages that run."""
   return {
     'dpmf_jax': dpmf_jax.__version__,
     'python': platform.python_version(),
@@ -146,18 +150,30 @@ def certificate(
     'secret': list(guarantee.secret),
     'not_covered': list(NOT_COVERED),
     'assumptions': list(guarantee.assumptions),
+    'groups': _groups(guarantee, delta),
     'mechanism': guarantee.mechanism,
     'event': repr(guarantee.event),
     'accountant': accountant,
     'system': system,
     'parameters': _settings(config) | (parameters or {}),
     'randomness': randomness(seed, generator),
-    'versions': _versions(),
+    'versions': versions(),
   }
   if personal is not None:
     document['personal'] = {**personal, 'worst_case': epsilon}
   validate(document)
   return document
+
+
+def _groups(guarantee: Guarantee, delta: float | None) -> list[dict[str, Any]]:
+  """What is left for several units at once."""
+  if delta is None:
+    return []
+  found = {size: groups.group(guarantee, delta, size) for size in GROUPS}
+  return [
+    {'size': size, 'epsilon': epsilon, 'delta': chance}
+    for size, (epsilon, chance) in found.items()
+  ]
 
 
 def text(certificate: dict[str, Any]) -> str:

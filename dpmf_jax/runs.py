@@ -27,13 +27,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 import numpy as np
 from tqdm import tqdm
 
-import dpmf_jax
 from dpmf_jax import accounting, files, serving
-from dpmf_jax.certificate import GENERATOR, validate
+from dpmf_jax.certificate import GENERATOR, validate, versions
 from dpmf_jax.data.ratings import Ratings
 from dpmf_jax.data.rows import Data, Rows
 from dpmf_jax.metrics import rmse
@@ -53,11 +51,7 @@ _CHECKPOINT = 'private/checkpoint.safetensors'
 _SEEN = 'private/seen.safetensors'
 _UNRELEASED = 'private/unreleased.safetensors'
 # What the bits of a run depend on.
-_VERSIONS = {
-  'dpmf_jax': dpmf_jax.__version__,
-  'jax': jax.__version__,
-  'jaxlib': jaxlib.__version__,
-}
+_VERSIONED = ('dpmf_jax', 'jax', 'jaxlib')
 
 
 def random_key(seed: int | None) -> jax.Array:
@@ -141,7 +135,7 @@ def restore(
     return key, None
   _, metadata = files.load_leaves(path)
   saved = json.loads(metadata.get('versions', '{}'))
-  for package, version in _VERSIONS.items():
+  for package, version in _versions().items():
     if (found := saved.get(package)) != version:
       raise ValueError(
         f'{folder} holds an interrupted run of {package} {found or "unknown"}, '
@@ -174,6 +168,10 @@ def restore(
   return _wrapped(saved['key']), (int(saved['step']), state)
 
 
+def _versions() -> dict[str, str]:
+  return {k: v for k, v in versions().items() if k in _VERSIONED}
+
+
 def run_id(folder: Path) -> str:
   """The id of the interrupted run in the folder, or else a new one."""
   path = folder / _CHECKPOINT
@@ -200,7 +198,7 @@ def checkpointer(
       },
       metadata={
         'settings': json.dumps(settings),
-        'versions': json.dumps(_VERSIONS),
+        'versions': json.dumps(_versions()),
         'run': run,
       },
       mode=0o600,

@@ -25,7 +25,9 @@ def make(name='gaussian_mf', variant='sound', seed=None, **settings):
   entry = SYSTEMS[name]
   common = {'scale': (1.0, 5.0)}
   if name != 'nonprivate':
-    common |= {'delta': 1e-6, 'epsilon': 1.5, 'steps': 10}
+    common |= {'delta': 1e-6, 'epsilon': 1.5}
+  if name == 'gaussian_mf':
+    common |= {'steps': 10}
   config = entry.config(**{**entry.variants[variant], **common, **settings})
   system = entry.build(config)
   return system, certificate.certificate(
@@ -237,6 +239,9 @@ def test_every_field_is_needed(name):
     ('not_covered', None),
     ('assumptions', {}),
     ('assumptions.1', None),
+    ('groups', None),
+    ('groups.0.size', 1),
+    ('groups.1.delta', 1.5),
     ('mechanism', ' \n '),
     ('event', None),
     ('accountant', 1),

@@ -15,7 +15,7 @@ from dpmf_jax.mechanisms import noise
 from dpmf_jax.systems import assumptions
 from dpmf_jax.systems.settings import require, scale_check
 from dpmf_jax.systems.user_choice import rank_for
-from dpmf_jax.types import Guarantee, Relation
+from dpmf_jax.types import Guarantee, Relation, Tails
 
 MOST_RANK = 16
 # What is known of float32 where a bound is computed; see `sensitivity`.
@@ -247,7 +247,15 @@ def guarantee(config: DPALSConfig) -> Guarantee:
     f'them together by at most {_figure(config, sensitivity)} in L2 norm, and '
     f'the noise has a standard deviation of {_figure(config, noise_std)}',
     event=event(config),
+    tails=_tails(config),
   )
+
+
+def _tails(config: DPALSConfig) -> Tails:
+  # How many items there are is not known here: as many draws as `check_tails`
+  # may let pass.
+  most = TAIL_SHARE * config.delta / config.steps * math.exp(noise.REACH**2 / 2)
+  return Tails(event(config).noise_multiplier, math.ceil(most), config.steps)
 
 
 def _figure(
