@@ -28,8 +28,8 @@ SAME_FLOATS = (
   "What is computed in floating point of one rating, or of one user's ratings "
   '(predictions, residuals, labels, weights), is taken to come out the same in '
   'whatever slot, chunk or program it is computed: it does not depend on which '
-  'other ratings there are or where they stand in memory. Tests look for '
-  'differences; nothing proves that there are none.'
+  'ratings there are besides, nor on where they stand in memory. Tests look '
+  'for differences; nothing proves that there are none.'
 )
 # What float draws of pure mechanisms leave, after 'leaves' or 'leave'; for
 # groups by Vadhan (2017), Lemma 2.2.
