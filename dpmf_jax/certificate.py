@@ -8,15 +8,22 @@ import importlib.resources
 import json
 import math
 import platform
+import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import dpmf_jax
 from dpmf_jax import accounting, files, wording
+from dpmf_jax.accounting import groups
 from dpmf_jax.data.ratings import Ratings
 from dpmf_jax.types import Guarantee
 
 SCHEMA = 'dpmf_jax-certificate-1'
+# What proofs take to be as good as random, by JAX's name.
+GENERATOR = 'threefry2x32'
+# A changed value, where ratings come and go; some of one person's ratings.
+GROUPS = (2, 10)
 _PACKAGES = ('jax', 'jaxlib', 'optax', 'numpy', 'scipy')
 
 NOT_COVERED = (
@@ -46,7 +53,8 @@ _RULES = {
 }
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+  """Those of the packages that run."""
   return {
     'dpmf_jax': dpmf_jax.__version__,
     'python': platform.python_version(),
@@ -72,7 +80,7 @@ def _plain(value: Any) -> Any:
   return value if isinstance(value, str | int | float | None) else repr(value)
 
 
-def randomness(seed: int | None) -> dict[str, Any]:
+def randomness(seed: int | None, generator: str) -> dict[str, Any]:
   """What the certificate says of the random key.
 
   A fixed seed is not written down here, but whoever runs the command again
@@ -81,7 +89,7 @@ def randomness(seed: int | None) -> dict[str, Any]:
   fixed = seed is not None
   return {
     'source': 'fixed seed' if fixed else 'operating system entropy',
-    'generator': 'threefry2x32, 64-bit key',
+    'generator': generator,
     'valid_for_release': not fixed,
     'note': 'FOR EXPERIMENTS ONLY: whoever knows or guesses the seed can '
     'remove the noise'
@@ -113,6 +121,8 @@ def certificate(
   config: Any,
   delta: float | None,
   seed: int | None,
+  generator: str,
+  run: str | None = None,
   parameters: dict[str, Any] | None = None,
   lists: dict[str, str] | None = None,
   personal: dict[str, Any] | None = None,
@@ -125,11 +135,17 @@ def certificate(
     config: its config.
     delta: at which epsilon is stated; None where there is no guarantee.
     seed: the fixed seed of the run, or None for OS entropy.
+    generator: of the key that was used (`runs.generator`).
+    run: the id of the run, also in its ledger entry; None makes a new one.
     parameters: what else was public (device count, split, ...).
     lists: what `id_lists` says; by default that they are from the ratings.
     personal: what is said of each rating's own epsilon, or None where all have
       the same (`systems.personalized_pmf.personal`).
   """
+  if guarantee.status == 'proved' and not generator.startswith(GENERATOR):
+    raise ValueError(
+      f'generator={generator!r}: what is proved is about {GENERATOR}'
+    )
   epsilon, accountant = None, 'none'
   if guarantee.event is None:
     delta = None
@@ -143,6 +159,8 @@ def certificate(
     accountant = _RULES['laplace' if single and rule == 'exact' else rule]
   document = {
     'schema': SCHEMA,
+    'date': datetime.now(UTC).isoformat(timespec='seconds'),
+    'run': run or str(uuid.uuid4()),
     'status': guarantee.status,
     'epsilon': epsilon,
     'delta': delta,
@@ -154,18 +172,30 @@ def certificate(
     'lists': lists or id_lists(None, guarantee),
     'not_covered': list(NOT_COVERED),
     'assumptions': list(guarantee.assumptions),
+    'groups': _groups(guarantee, delta),
     'mechanism': guarantee.mechanism,
     'event': repr(guarantee.event),
     'accountant': accountant,
     'system': system,
     'parameters': _settings(config) | (parameters or {}),
-    'randomness': randomness(seed),
-    'versions': _versions(),
+    'randomness': randomness(seed, generator),
+    'versions': versions(),
   }
   if personal is not None:
     document['personal'] = {**personal, 'worst_case': epsilon}
   validate(document)
   return document
+
+
+def _groups(guarantee: Guarantee, delta: float | None) -> list[dict[str, Any]]:
+  """What is left for several units at once."""
+  if delta is None:
+    return []
+  found = {size: groups.group(guarantee, delta, size) for size in GROUPS}
+  return [
+    {'size': size, 'epsilon': epsilon, 'delta': chance}
+    for size, (epsilon, chance) in found.items()
+  ]
 
 
 def text(certificate: dict[str, Any]) -> str:

@@ -22,22 +22,6 @@ def posterior(epsilon: float, prior: float) -> decimal.Decimal:
     return 1 / (1 + against)
 
 
-def group(
-  epsilon: float, delta: float, size: int
-) -> tuple[decimal.Decimal, decimal.Decimal]:
-  """The (epsilon, delta) of `size` changes at once; delta is at most 1.
-
-  Reference: Vadhan (2017), Lemma 2.2: size epsilon, and delta times
-  1 + e^epsilon + ... + e^((size - 1) epsilon).
-  """
-  with decimal.localcontext(_CONTEXT):
-    each, chance = decimal.Decimal(epsilon), decimal.Decimal(repr(delta))
-    if size * each > 1e6:  # past what exp can hold, and past any use
-      return size * each, decimal.Decimal(1 if delta else 0)
-    chance *= sum((k * each).exp() for k in range(size))
-    return size * each, min(chance, decimal.Decimal(1))
-
-
 def factor_words(epsilon: float | decimal.Decimal) -> str:
   """e^epsilon, rounded up to three figures (near 1, of what is above 1)."""
   with decimal.localcontext(_CONTEXT):

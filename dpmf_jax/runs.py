@@ -31,6 +31,7 @@ import numpy as np
 from tqdm import tqdm
 
 from dpmf_jax import accounting, files, serving
+from dpmf_jax.certificate import GENERATOR, validate, versions
 from dpmf_jax.data.ratings import Ratings
 from dpmf_jax.data.rows import Data, Rows
 from dpmf_jax.metrics import rmse
@@ -49,14 +50,29 @@ OUTPUTS = (
 _CHECKPOINT = 'private/checkpoint.safetensors'
 _SEEN = 'private/seen.safetensors'
 _UNRELEASED = 'private/unreleased.safetensors'
+# What the bits of a run depend on.
+_VERSIONED = ('dpmf_jax', 'jax', 'jaxlib')
 
 
 def random_key(seed: int | None) -> jax.Array:
-  """A key from `seed`, or from the operating system's entropy for None."""
+  """A key from `seed`, or from the operating system's entropy for None.
+
+  Privacy: of the generator that proofs are about, whatever JAX's default is.
+  """
   if seed is not None:
-    return jax.random.key(seed)
-  data = np.frombuffer(secrets.token_bytes(8), np.uint32)
-  return jax.random.wrap_key_data(jnp.asarray(data))
+    return jax.random.key(seed, impl=GENERATOR)
+  return _wrapped(np.frombuffer(secrets.token_bytes(8), np.uint32))
+
+
+def _wrapped(data: np.ndarray) -> jax.Array:
+  """The key whose words are `data`."""
+  return jax.random.wrap_key_data(jnp.asarray(data), impl=GENERATOR)
+
+
+def generator(key: jax.Array) -> str:
+  """What a certificate says of the generator: that of the run's own key."""
+  bits = 32 * jax.random.key_data(key).size
+  return f'{jax.random.key_impl(key)}, {bits}-bit key'
 
 
 def digest(ratings: Ratings) -> str:
@@ -110,12 +126,23 @@ def restore(
 ) -> tuple[jax.Array, tuple[int, Any] | None]:
   """The key of the run and where to start: from a checkpoint if there is one.
 
-  Raises ValueError where the checkpoint is of a run with other settings.
+  Raises ValueError where the checkpoint is of a run with other settings, or of
+  other versions: their noise, or what they make of it, may be another, and the
+  certificate would speak of this one's.
   """
   path = folder / _CHECKPOINT
   if not path.is_file():
     return key, None
   _, metadata = files.load_leaves(path)
+  saved = json.loads(metadata.get('versions', '{}'))
+  for package, version in _versions().items():
+    if (found := saved.get(package)) != version:
+      raise ValueError(
+        f'{folder} holds an interrupted run of {package} {found or "unknown"}, '
+        f'this is {package} {version}; finish it with the version that began '
+        'it, or begin a run of its own with another --output, or with '
+        '--overwrite to drop it'
+      )
   saved = json.loads(metadata.get('settings', '{}'))
   wanted = json.loads(json.dumps(settings))
   changed = sorted(
@@ -138,8 +165,11 @@ def restore(
   }
   saved = files.load_tree(path, like)
   state = jax.tree.map(jnp.asarray, saved['state'])
-  key = jax.random.wrap_key_data(jnp.asarray(saved['key']))
-  return key, (int(saved['step']), state)
+  return _wrapped(saved['key']), (int(saved['step']), state)
+
+
+def _versions() -> dict[str, str]:
+  return {k: v for k, v in versions().items() if k in _VERSIONED}
 
 
 def run_id(folder: Path) -> str:
@@ -166,7 +196,11 @@ def checkpointer(
         'step': np.int32(report.step),
         'state': report.state,
       },
-      metadata={'settings': json.dumps(settings), 'run': run},
+      metadata={
+        'settings': json.dumps(settings),
+        'versions': json.dumps(_versions()),
+        'run': run,
+      },
       mode=0o600,
     )
     last = time.monotonic()
@@ -310,11 +344,13 @@ def write_model(
 def finish(folder: Path, certificate: dict) -> None:
   """Writes the certificate, which ends the run, and deletes the key.
 
-  The certificate names the model that it is of by its SHA-256.
+  The certificate names the model that it is of by its SHA-256. If it is not
+  valid, which raises ValueError, the run stays unfinished.
   """
   model = files.sha256(folder / 'model.safetensors')
-  digests = {'model.safetensors': model}
-  files.write_json(folder / FINISHED, certificate | {'files': digests})
+  document = certificate | {'files': {'model.safetensors': model}}
+  validate(document)
+  files.write_json(folder / FINISHED, document)
   _drop_checkpoints(folder)
 
 

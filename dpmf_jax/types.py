@@ -37,6 +37,21 @@ class Release(NamedTuple):
   offset: jax.Array  # [] public, or released with noise
 
 
+class Tails(NamedTuple):
+  """How Gaussian draws, which end, are moved: for what groups are told.
+
+  Attributes:
+    noise_multiplier: noise over how far a unit moves all draws of a step
+      together, of the step where it is smallest.
+    draws: how many draws of a step a unit moves, at most.
+    steps: how many steps have draws.
+  """
+
+  noise_multiplier: float
+  draws: int
+  steps: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
   """A privacy statement about what a system runs and releases.
@@ -53,6 +68,8 @@ class Guarantee:
     assumptions: everything the proof leans on, one sentence each.
     mechanism: what is run and with how much noise, in a sentence.
     event: the composed mechanism, for `accounting.epsilon`; None iff 'none'.
+    tails: of its Gaussian draws; None where there are none, or it is not known
+      what a unit moves.
   """
 
   status: Status
@@ -64,6 +81,7 @@ class Guarantee:
   assumptions: tuple[str, ...]
   mechanism: str
   event: Event | None
+  tails: Tails | None = None
 
 
 class System(NamedTuple):

@@ -18,7 +18,6 @@ from dpmf_jax.odds import (
   chance_words,
   epsilon_words,
   factor_words,
-  group,
   percent_words,
   posterior,
   rounded,
@@ -328,9 +327,13 @@ def _own_range(personal: Mapping[str, Any]) -> str:
 
 
 def _group_words(certificate: Mapping[str, Any], size: int) -> str:
-  epsilon, delta = certificate['epsilon'], certificate['delta']
-  epsilon, delta = group(epsilon, delta, size)
-  words = f'a factor of {factor_words(epsilon)}'
+  """What is left for so many at once."""
+  found = [part for part in certificate['groups'] if part['size'] == size]
+  if not found or found[0]['delta'] == 1:
+    return 'no bound'
+  epsilon, delta = found[0]['epsilon'], found[0]['delta']
+  words = f'epsilon = {epsilon_words(epsilon)}, a factor of '
+  words += factor_words(epsilon)
   if delta == 0:
     return words
   return f'{words}, and a chance of {chance_words(delta)} of being shown'
@@ -375,7 +378,7 @@ def _not_protected(certificate: Mapping[str, Any]) -> Section:
   if status == 'proved':
     if certificate['unit'] == 'rating':
       items.append(
-        'All ratings of one person together. For ten of them the bound is only '
+        'All ratings of one person together. For ten of them this is left: '
         f'{_group_words(certificate, 10)}.'
       )
     items.append(_OTHERS)
@@ -400,6 +403,7 @@ def _method(certificate: Mapping[str, Any]) -> Section:
         'stated for',
         f'unit {certificate["unit"]}, relation {certificate["relation"]}',
       ),
+      ('run', f'{certificate["run"]}, certified {certificate["date"]}'),
       ('schema', certificate['schema']),
     ),
   )

@@ -269,6 +269,8 @@ def chosen(
     _fields(entry), ratings, dataset=dataset, data_dir=data_dir
   )
   config = _config(name, variant, entry, ratings.scale, settings)
+  if entry.resolved:
+    config = entry.resolved(config, ratings.num_users, ratings.num_items)
   return Chosen(name, variant, entry, config)
 
 

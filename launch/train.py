@@ -340,7 +340,6 @@ def _train() -> None:
     'seed': seed,
     'ratings': runs.digest(train),
     **specifications.digest(train),
-    'jax': jax.__version__,
   }
   delta = getattr(config, 'delta', None)
   key, start = runs.restore(
@@ -386,6 +385,8 @@ def _train() -> None:
     config=config,
     delta=delta,
     seed=seed,
+    generator=runs.generator(key),
+    run=run,
     parameters=public,
     lists=lists,
     personal=own and own.statement(config, specifications.levels(), rank),

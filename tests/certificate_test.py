@@ -3,12 +3,13 @@ import json
 import math
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 import dpmf_jax
-from dpmf_jax import accounting, certificate
+from dpmf_jax import accounting, certificate, wording
 from dpmf_jax.systems import SYSTEMS
 from dpmf_jax.types import Guarantee
 
@@ -17,13 +18,16 @@ FIELDS = {
   'secret', 'assumptions', 'mechanism', 'accountant', 'parameters',
   'randomness', 'versions',
 }  # fmt: skip
+THREEFRY = 'threefry2x32, 64-bit key'
 
 
 def make(name='gaussian_mf', variant='sound', seed=None, **settings):
   entry = SYSTEMS[name]
   common = {'scale': (1.0, 5.0)}
   if name != 'nonprivate':
-    common |= {'delta': 1e-6, 'epsilon': 1.5, 'steps': 10}
+    common |= {'delta': 1e-6, 'epsilon': 1.5}
+  if name == 'gaussian_mf':
+    common |= {'steps': 10}
   config = entry.config(**{**entry.variants[variant], **common, **settings})
   system = entry.build(config)
   return system, certificate.certificate(
@@ -32,6 +36,7 @@ def make(name='gaussian_mf', variant='sound', seed=None, **settings):
     config=config,
     delta=getattr(config, 'delta', None),
     seed=seed,
+    generator=THREEFRY,
   )
 
 
@@ -75,6 +80,30 @@ def test_a_fixed_seed_is_said_to_be_for_experiments():
   assert 'EXPERIMENTS' not in certificate.text(document)
 
 
+def test_date_and_run_are_stated():
+  before = datetime.now(UTC).replace(microsecond=0)
+  document = make()[1]
+  made = datetime.fromisoformat(document['date'])
+  assert before <= made <= datetime.now(UTC)
+  assert document['run'] != make()[1]['run']
+  shown = str(wording.sections(document))
+  assert document['date'] in shown
+  assert document['run'] in shown
+
+
+def test_a_proof_is_about_one_generator():
+  system, document = make()
+  config = SYSTEMS['nonprivate'].config(scale=(1.0, 5.0))
+  given = {'system': 'x', 'config': config, 'delta': 1e-6, 'seed': None}
+  assert document['randomness']['generator'] == THREEFRY
+  with pytest.raises(ValueError, match='proved is about threefry2x32'):
+    certificate.certificate(system.guarantee, generator='rbg', **given)
+  for name, variant in (('gaussian_mf', 'paper'), ('nonprivate', 'none')):
+    guarantee = make(name, variant)[0].guarantee
+    document = certificate.certificate(guarantee, generator='rbg', **given)
+    assert document['randomness']['generator'] == 'rbg'
+
+
 def test_text_says_what_the_status_is():
   assert 'NOT A GUARANTEE' in certificate.text(make(variant='paper')[1])
   assert 'not private' in certificate.text(make('nonprivate', 'none')[1])
@@ -87,8 +116,9 @@ def test_delta_is_needed():
   system, _ = make()
   with pytest.raises(ValueError, match='delta is needed'):
     certificate.certificate(
-      system.guarantee, system='x', config=None, delta=None, seed=None
-    )
+      system.guarantee, system='x', config=None, delta=None, seed=None,
+      generator=THREEFRY,
+    )  # fmt: skip
 
 
 def plain(event, delta):
@@ -105,8 +135,9 @@ def plain(event, delta):
   )
   config = SYSTEMS['nonprivate'].config(scale=(1.0, 5.0), step_size=math.inf)
   return certificate.certificate(
-    guarantee, system='plain', config=config, delta=delta, seed=None
-  )
+    guarantee, system='plain', config=config, delta=delta, seed=None,
+    generator=THREEFRY,
+  )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -182,6 +213,9 @@ def test_every_field_is_needed(name):
   ('path', 'value'),
   [
     ('schema', 'dpmf_jax-certificate-2'),
+    ('date', '17 November'),
+    ('date', '2025-11-17T02:25:00'),
+    ('run', ''),
     ('status', 'certain'),
     ('epsilon', None),
     ('epsilon', -0.1),
@@ -205,6 +239,9 @@ def test_every_field_is_needed(name):
     ('not_covered', None),
     ('assumptions', {}),
     ('assumptions.1', None),
+    ('groups', None),
+    ('groups.0.size', 1),
+    ('groups.1.delta', 1.5),
     ('mechanism', ' \n '),
     ('event', None),
     ('accountant', 1),
@@ -249,8 +286,9 @@ def test_a_long_value_does_not_make_a_long_message():
 
 def test_read(tmp_path):
   path = tmp_path / 'certificate.json'
-  path.write_text(json.dumps(make()[1]))
-  assert certificate.read(tmp_path) == certificate.read(path) == make()[1]
+  document = make()[1]
+  path.write_text(json.dumps(document))
+  assert certificate.read(tmp_path) == certificate.read(path) == document
   for content, words in {
     b'{"schema": ': 'line 1',
     b'\xff\xfe': 'not UTF-8',

@@ -9,7 +9,7 @@ import tree
 from dpmf_jax import accounting, training
 from dpmf_jax.data.specification import with_epsilon
 from dpmf_jax.sharding import training_data
-from dpmf_jax.systems import SYSTEMS
+from dpmf_jax.systems import SYSTEMS, assumptions
 from dpmf_jax.training import fit
 from dpmf_jax.types import Guarantee, Release
 
@@ -135,6 +135,27 @@ def test_guarantee_is_complete(case):
     assert epsilon <= 3.0 * (1 + 1e-4)
     if not isinstance(guarantee.event, accounting.Composed):
       assert epsilon == pytest.approx(3.0, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+  ('name', 'settings'),
+  [
+    *((case[0], {}) for case in CASES if case[1:] == ('sound',)),
+    ('gaussian_mf', {'relation': 'replace'}),
+    ('objective_pmf', {'relation': 'replace'}),
+    ('objective_pmf', {'loss': 'huber'}),
+    ('objective_pmf', {'feature_share': 0.4}),
+    ('personalized_pmf', {'method': 'sampling'}),
+    ('local_mf', {'unit': 'user'}),
+    ('power_mf', {'rank': 0}),
+  ],
+)  # fmt: skip
+def test_every_proof_says_that_floats_are_taken_to_be_the_same(name, settings):
+  # A rating or user that goes moves the others in memory, and each proof takes
+  # their terms to stay as they are.
+  guarantee = build(name, 'sound', **settings).guarantee
+  assert guarantee.status == 'proved'
+  assert guarantee.assumptions.count(assumptions.SAME_FLOATS) == 1
 
 
 OTHER = {

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 import scipy.integrate
 import scipy.stats
 
-from dpmf_jax import accounting, certificate, metrics, runs, serving
+from dpmf_jax import accounting, certificate, files, metrics, runs, serving
 from dpmf_jax.accounting import ledger
 from dpmf_jax.data.ratings import Ratings
 from dpmf_jax.data.splits import random_split
@@ -25,6 +26,7 @@ from dpmf_jax.systems.dpals_config import (
   event,
   noise_std,
   rank_of,
+  resolved,
   sensitivity,
 )
 from dpmf_jax.systems.user_choice import rank_for
@@ -370,12 +372,37 @@ def test_the_certificate_speaks_of_users():
   config = settings()
   document = certificate.certificate(
     dpals.dpals(config).guarantee, system='dpals', config=config, delta=DELTA,
-    seed=None, parameters={'dataset': 'x'},
+    seed=None, generator='threefry2x32', parameters={'dataset': 'x'},
   )  # fmt: skip
   words = certificate.text(document)
   assert 'any one user with all ratings' in words.lower()
   assert 'All ratings of one person together' not in words
   assert document['unit'] == 'user'
+
+
+def test_the_mechanism_states_the_noise_of_the_rank_that_runs(small_ratings):
+  data = training_data(small_ratings)
+  for rank in (None, 0, 2):
+    config = resolved(settings(rank=rank), small_ratings.num_users, 40)
+    assert config.rank == (rank or 0)  # too few users to choose vectors
+    system = dpals.dpals(config)
+    state = system.init(jax.random.key(0), data)
+    words = system.guarantee.mechanism
+    bound, std = map(
+      float,
+      re.search(r'at most (\S+) in L2 norm, .* of (\S+)$', words).groups(),
+    )
+    assert bound == pytest.approx(sensitivity(config, config.rank), rel=1e-5)
+    assert std == pytest.approx(float(state.hyper.noise), rel=1e-5)
+    assert ('times user vectors' in words) == (config.rank > 0)
+
+
+def test_the_mechanism_has_both_figures_while_the_rank_is_open():
+  config = settings(rank=None)
+  words = dpals.dpals(config).guarantee.mechanism
+  for figure in (sensitivity, noise_std):
+    without, vectors = figure(config, 0), figure(config, 8)
+    assert f'{without:.6g} (rank 0) or {vectors:.6g} (above 0)' in words
 
 
 def test_the_ledger_keeps_units_apart(tmp_path):
@@ -399,7 +426,7 @@ def test_user_ids_are_not_beside_the_model(tmp_path, small_ratings):
   runs.write_model(
     folder, system, jax.random.key(1), state, data, small_ratings
   )
-  runs.finish(folder, {})
+  files.write_json(folder / runs.FINISHED, {})
   ids = json.loads((folder / 'ids.json').read_text())
   assert 'users' not in ids
   assert len(ids['items']) == 40

@@ -205,6 +205,7 @@ def test_the_certificate_does_not_say_that_values_have_less():
       config=made,
       delta=made.delta,
       seed=None,
+      generator='threefry2x32',
     )
     text = str(wording.sections(document))
     assert ('get less protection' in text) == less

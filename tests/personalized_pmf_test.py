@@ -122,6 +122,7 @@ def statement(levels='fractions', **fields):
     config=config,
     delta=0.0,
     seed=None,
+    generator='threefry2x32',
     personal=p.personal(config, levels),
   )
 

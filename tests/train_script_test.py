@@ -3,16 +3,19 @@
 import csv
 import hashlib
 import json
+import os
 import signal
 import stat
 import subprocess
 import sys
 import time
+from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
 
 from dpmf_jax import files
+from dpmf_jax.accounting import ledger
 from dpmf_jax.certificate import validate
 from dpmf_jax.data import formats
 from dpmf_jax.data.ratings import from_arrays
@@ -94,6 +97,42 @@ def test_certificate_is_of_this_run(run):
   assert document['parameters']['steps'] == 10
   assert document['randomness']['valid_for_release']
   assert 'num_train' not in json.dumps(document)  # N is private here
+
+
+def test_certificate_says_when_and_with_what_generator(run):
+  document = read(run[0] / 'certificate.json')
+  made = datetime.fromisoformat(document['date'])
+  assert made.utcoffset() == timedelta(0)
+  assert document['run']
+  assert document['randomness']['generator'] == 'threefry2x32, 64-bit key'
+
+
+def test_another_default_generator_changes_nothing(
+  launch, ratings_file, tmp_path
+):
+  models = []
+  for impl in ('threefry2x32', 'rbg'):
+    done = launch(
+      'train', f'--ratings={ratings_file}', f'--output={tmp_path / impl}',
+      '--epsilon=3', '--steps=2', '--seed=5',
+      env={**os.environ, 'JAX_DEFAULT_PRNG_IMPL': impl},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    models.append((tmp_path / impl / 'model.safetensors').read_bytes())
+  assert models[0] == models[1]
+
+
+def test_the_certificate_has_the_id_of_the_ledger(
+  launch, ratings_file, tmp_path
+):
+  book = tmp_path / 'book.ledger'
+  done = train(
+    launch, ratings_file, tmp_path / 'run', '--epsilon=3', '--steps=2',
+    f'--ledger={book}', '--budget_epsilon=4',
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  (entry,) = ledger.entries(book)
+  assert read(tmp_path / 'run' / 'certificate.json')['run'] == entry.id
 
 
 def test_certificate_names_its_model(run):
@@ -225,6 +264,19 @@ def test_user_features_are_read_and_named(launch, ratings_file, tmp_path):
   )
 
 
+def test_a_rank_that_is_chosen_is_stated(launch, ratings_file, tmp_path):
+  done = train(
+    launch, ratings_file, tmp_path / 'run', '--system=dpals', '--epsilon=4'
+  )
+  assert done.returncode == 0, done.stderr
+  document = read(tmp_path / 'run' / 'certificate.json')
+  assert document['parameters']['rank'] == 0
+  assert 'sweeps of rank 0,' in document['mechanism']
+  assert 'by at most 4.0004 in L2 norm' in document['mechanism']
+  leaves, _ = files.load_leaves(tmp_path / 'run' / 'model.safetensors')
+  assert leaves['factors/item'].shape == (50, 2)  # a mean and a 1
+
+
 @pytest.mark.parametrize(
   'flags',
   [
@@ -288,6 +340,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
   assert 0 < step < 4000
   assert not (broken / 'model.safetensors').exists()
   assert stat.S_IMODE(checkpoint.stat().st_mode) == 0o600
+  run_id = files.load_leaves(checkpoint)[1]['run']
 
   other = train(launch, ratings_file, broken, *flags[:-1], '--rank=5')
   assert other.returncode == 2
@@ -296,8 +349,14 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
   done = train(launch, ratings_file, broken, *flags)
   assert done.returncode == 0, done.stderr
   assert 'going on from step' in done.stdout
-  for name in ('model.safetensors', 'certificate.json'):
-    assert (broken / name).read_bytes() == (whole / name).read_bytes()
+  models = [path / 'model.safetensors' for path in (broken, whole)]
+  assert models[0].read_bytes() == models[1].read_bytes()
+  found, want = (read(path / 'certificate.json') for path in (broken, whole))
+  assert found.pop('run') == run_id
+  assert want.pop('run') != run_id
+  for document in (found, want):
+    del document['date']
+  assert found == want
   assert not checkpoint.exists()
 
 

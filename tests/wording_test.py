@@ -8,7 +8,7 @@ from certificate_test import make
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dpmf_jax import accounting, wording
+from dpmf_jax import accounting, rendering, wording
 
 EPSILONS = st.floats(1e-8, 1e4)
 
@@ -83,16 +83,6 @@ def test_the_chance_is_rounded_up_and_near(delta):
   assert delta * (1 - 1e-12) <= shown <= max(slack * delta, delta + 0.001)
 
 
-@given(st.floats(0.01, 3), st.floats(1e-12, 1e-3), st.integers(1, 10))
-def test_group_bounds_hold_for_gaussian_noise(epsilon, delta, size):
-  # `size` changes are one of size times the mu, whose exact curve is known.
-  mu = accounting.gaussian.mu_of(epsilon, delta)
-  total, chance = map(float, wording.group(epsilon, delta, size))
-  assert total == pytest.approx(size * epsilon)
-  exact = accounting.gaussian.delta_of(size * mu, total)
-  assert exact <= chance * (1 + 1e-6)
-
-
 def test_delta_alone_is_not_how_often_the_odds_move_further():
   # Why the words are as they are: the loss of Gaussian noise passes epsilon
   # more often than delta, here 24 times, and a sentence 'within e^epsilon but
@@ -105,12 +95,17 @@ def test_delta_alone_is_not_how_often_the_odds_move_further():
   assert 'except' not in words
 
 
+def section_of(document, title):
+  sections = wording.sections(document)
+  return next(section for section in sections if section.title == title)
+
+
 def strength(document):
-  return next(
-    section
-    for section in wording.sections(document)
-    if section.title == 'How strongly'
-  )
+  return section_of(document, 'How strongly')
+
+
+def not_protected(document):
+  return section_of(document, 'What is not protected')
 
 
 def test_strength_of_small_and_large_epsilon():
@@ -130,9 +125,38 @@ def test_what_is_learned_fits_the_relation():
   assert 'is there' not in words
   words = ' '.join(strength(make(relation='add_remove')[1]).paragraphs)
   assert 'whether a certain rating exists' in words
-  # Two guesses about the value are two steps apart: e^3, (1 + e^1.5) delta.
-  assert '20.1' in words
-  assert 'one in 182,000' in words
+  # Two guesses about the value are two steps apart: 2 mu.
+  assert 'less protection: epsilon = 3.212, a factor of 24.9, and' in words
+  mu = accounting.gaussian.mu_of(1.5, 1e-6)
+  assert accounting.gaussian.epsilon_of(2 * mu, 1e-6) < 3.212
+
+
+def test_ten_ratings_have_ten_times_mu():
+  # From epsilon 2 and delta 1e-6 alone a factor of 10^8.69 would follow, and a
+  # chance of practically 100%: nothing.
+  document = make(epsilon=2.0, steps=60)[1]
+  (_, ten) = document['groups']
+  assert (ten['size'], ten['delta']) == (10, 1e-6)
+  assert ten['epsilon'] == pytest.approx(30.68, abs=0.005)
+  words = (
+    'For ten of them this is left: epsilon = 30.69, a factor of 10^13.4, and a '
+    'chance of one in a million of being shown.'
+  )
+  for render in (rendering.text, rendering.markdown, rendering.html):
+    shown = ' '.join(render(document).replace('\\', '').split())
+    assert words in shown
+    assert 'practically 100%' not in shown
+
+
+def test_ten_ratings_have_ten_times_a_pure_epsilon():
+  document = make('objective_pmf', epsilon=0.5, delta=0.0)[1]
+  words = ' '.join(not_protected(document).items)
+  assert 'this is left: epsilon = 5, a factor of 149.' in words
+
+
+def test_where_nothing_is_left_it_says_so():
+  words = ' '.join(not_protected(make(epsilon=40.0)[1]).items)
+  assert 'For ten of them this is left: no bound.' in words
 
 
 def test_every_unit_and_relation_has_words():
@@ -153,7 +177,8 @@ def test_no_number_is_too_small_or_large(epsilon, delta):
 
 
 def test_pure_privacy_has_no_chance_of_failure():
-  words = ' '.join(strength(make()[1] | {'delta': 0}).paragraphs)
+  document = make('objective_pmf', epsilon=1.0, delta=0.0)[1]
+  words = ' '.join(strength(document).paragraphs)
   assert 'outright' not in words
   assert 'chance' not in words
 

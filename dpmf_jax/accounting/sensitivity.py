@@ -97,6 +97,40 @@ def lattice_unit(
 # t in 0..mu. For z <= 0 that is at most mu phi(z). For z > 0 and delta <= 1/4,
 # mu is at most 1.1, so that phi(z) >= 0.8 phi(0) and delta <= mu phi(0).
 TAIL_SHARE = 1e-3
+# Up to this radius the values that `mechanisms.noise` draws are closer together
+# than the dither, or the lattice; the 64 bits of the largest radii, k 2^-64
+# with k < 32, are beyond.
+REACH = 9.0
+# A pair that is moved by less than this many standard deviations counts as if
+# it were moved by as many; see `uncovered`.
+_LEAST_MOVE = 0.12
+
+
+def uncovered(noise_multiplier: float, num_draws: int) -> float:
+  """A delta for draws of one release that do not reach beyond REACH.
+
+  Args:
+    noise_multiplier: the noise over how far all draws are moved together.
+    num_draws: how many are moved.
+
+  Privacy: f(s) = exp(-(R - s)^2 / 2) for a pair of draws that is moved by s
+  standard deviations, see `noise.uncovered`. Many are, but the squares of all
+  s add up to at most x = 1/multiplier^2. As a function of s^2, f is convex
+  from s = 0.12 to 7, as (R - s)^2 s >= R there, so it is below the chord
+  f(0.12) + (s^2/x) f(sqrt(x)); below 0.12 it is at most f(0.12). The sum over
+  n pairs is at most n f(0.12) + f(sqrt(x)).
+  """
+  moved = 1 / noise_multiplier
+  return 1.0 if moved > 7 else num_draws * _end(_LEAST_MOVE) + _end(moved)
+
+
+def most_draws(lost: float) -> int:
+  """A number of draws that is not passed where `uncovered` is below `lost`."""
+  return math.ceil(lost / _end(_LEAST_MOVE))
+
+
+def _end(moved: float) -> float:
+  return math.exp(-((REACH - moved) ** 2) / 2)
 
 
 def split_noise_multiplier(

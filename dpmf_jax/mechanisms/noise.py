@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
+from dpmf_jax.accounting.sensitivity import REACH as REACH
 from dpmf_jax.sharding import AXIS
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -23,10 +24,6 @@ DITHER_BITS = 16
 _BELOW = 6
 # Largest std / unit; the dither then has DITHER_BITS bits.
 MOST_UNITS = 2.0 ** (DITHER_BITS + _BELOW)
-# Up to this radius the values that draws take are closer together than the
-# dither, or the lattice; the 64 bits of the largest radii, k 2^-64 with k < 32,
-# are beyond. See `uncovered`.
-REACH = 9.0
 
 
 class Draws(NamedTuple):

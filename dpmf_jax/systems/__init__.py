@@ -53,6 +53,8 @@ class Entry(NamedTuple):
     traffic: (config, num_users=, num_items=, num_ratings=) -> bytes that a
       client receives and sends in a round, by name, or None; None for a system
       without clients.
+    resolved: (config, num_users, num_items) -> config with what these numbers
+      choose; None where they choose nothing.
   """
 
   config: Callable[..., Any]
@@ -61,6 +63,7 @@ class Entry(NamedTuple):
   takes_features: bool = False
   personal: Personal | None = None
   traffic: Callable[..., dict[str, float] | None] | None = None
+  resolved: Callable[..., Any] | None = None
 
 
 def _in_bytes(sizes: Mapping[str, float]) -> dict[str, float]:
@@ -138,6 +141,7 @@ SYSTEMS = {
     dpals_config.DPALSConfig,
     dpals.dpals,
     {'sound': {'relation': 'add_remove'}},
+    resolved=dpals_config.resolved,
   ),
   'als': Entry(als.ALSConfig, als.als, {'none': {}}),
   'power_mf': Entry(

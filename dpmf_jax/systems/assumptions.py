@@ -24,4 +24,17 @@ ONE_RELEASE = (
 ONE_RATING = (
   'Several ratings of one user together are protected less than one alone.'
 )
+SAME_FLOATS = (
+  "What is computed in floating point of one rating, or of one user's ratings "
+  '(predictions, residuals, labels, weights), is taken to come out the same in '
+  'whatever slot, chunk or program it is computed: it does not depend on which '
+  'ratings there are besides, nor on where they stand in memory. Tests look '
+  'for differences; nothing proves that there are none.'
+)
+# What float draws of pure mechanisms leave, after 'leaves' or 'leave'; for
+# groups by Vadhan (2017), Lemma 2.2.
+UNCOVERED = (
+  'a delta below 1e-9 uncovered (for k ratings at once, 1 + e^epsilon + ... + '
+  'e^((k - 1) epsilon) times that)'
+)
 PUBLIC_PAIRS = 'Which user rated which item is public.'

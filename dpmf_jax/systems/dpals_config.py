@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import cast
 
 from dpmf_jax import accounting
@@ -14,7 +15,7 @@ from dpmf_jax.mechanisms import noise
 from dpmf_jax.systems import assumptions
 from dpmf_jax.systems.settings import require, scale_check
 from dpmf_jax.systems.user_choice import rank_for
-from dpmf_jax.types import Guarantee, Relation
+from dpmf_jax.types import Guarantee, Relation, Tails
 
 MOST_RANK = 16
 # What is known of float32 where a bound is computed; see `sensitivity`.
@@ -139,6 +140,16 @@ def rank_of(config: DPALSConfig, num_users: int, num_items: int) -> int:
   return rank_for(mu, num_users, num_items)
 
 
+def resolved(
+  config: DPALSConfig, num_users: int, num_items: int
+) -> DPALSConfig:
+  """`config` with the rank that is used for so many users and items.
+
+  Its guarantee, and a certificate's parameters, then state what is run.
+  """
+  return replace(config, rank=rank_of(config, num_users, num_items))
+
+
 def sensitivity(config: DPALSConfig, rank: int) -> float:
   """How far one user moves a sweep's sums, over all items, in L2 norm.
 
@@ -206,22 +217,23 @@ ASSUMPTIONS = (
   'Each user sees only their own vector and bias; these are computed from '
   'their own ratings and are not covered.',
   assumptions.ONE_RELEASE,
+  assumptions.SAME_FLOATS,
   'The random generator (Threefry, 64-bit key) is as good as random. Terms of '
-  "users are integers and their sums exact; a user's own terms come from "
-  'exact sums and float32 operations on single numbers, which are taken to '
-  'give the same result wherever that user stands in memory. Noise is rounded '
-  'to the lattice of the sums and dithered, but each Gaussian is evaluated in '
-  'float32 from 64 random bits and ends at 9.5 standard deviations; delta '
-  'pays for the end of the tails. Timing and memory are not covered.',
+  'users are integers and their sums exact. Noise is rounded to the lattice of '
+  'the sums and dithered, but each Gaussian is evaluated in float32 from 64 '
+  'random bits and ends at 9.5 standard deviations; delta pays for the end of '
+  'the tails. Timing and memory are not covered.',
 )
 
 
 def guarantee(config: DPALSConfig) -> Guarantee:
-  multiplier = event(config).noise_multiplier
-  rank = 'chosen from the numbers of users and items'
-  if config.rank is not None:
-    rank = str(config.rank)
-  bound = sensitivity(config, 1 if config.rank is None else config.rank)
+  """What is stated of a run, for either case where the rank is still open."""
+  rank = config.rank
+  sums = 'counts, sums of residuals and sums of residuals times user vectors'
+  if rank == 0:
+    sums = 'counts and sums of residuals'
+  elif rank is None:
+    rank = 'chosen from the numbers of users and items'
   return Guarantee(
     status='proved',
     unit='user',
@@ -231,9 +243,26 @@ def guarantee(config: DPALSConfig) -> Guarantee:
     secret=('ratings', 'user factors', 'user ids', 'random key'),
     assumptions=ASSUMPTIONS,
     mechanism=f'{config.steps} adaptive sweeps of rank {rank}, each of which '
-    'releases counts, sums of residuals and sums of residuals times user '
-    'vectors of all items with Gaussian noise; a user moves all of them '
-    f'together by at most {bound:.6g} in L2 norm, and the noise is '
-    f'{multiplier:.6g} times that bound',
+    f'releases {sums} of all items with Gaussian noise; a user moves all of '
+    f'them together by at most {_figure(config, sensitivity)} in L2 norm, and '
+    f'the noise has a standard deviation of {_figure(config, noise_std)}',
     event=event(config),
+    tails=_tails(config),
   )
+
+
+def _tails(config: DPALSConfig) -> Tails:
+  # How many items there are is not known here: as many draws as `check_tails`
+  # may let pass.
+  most = TAIL_SHARE * config.delta / config.steps * math.exp(noise.REACH**2 / 2)
+  return Tails(event(config).noise_multiplier, math.ceil(most), config.steps)
+
+
+def _figure(
+  config: DPALSConfig, of: Callable[[DPALSConfig, int], float]
+) -> str:
+  """What `of` is for the config's rank, or for any that may be chosen."""
+  if config.rank is not None:
+    return f'{of(config, config.rank):.6g}'
+  # It depends on whether there are vectors, not on how long they are.
+  return f'{of(config, 0):.6g} (rank 0) or {of(config, 1):.6g} (above 0)'

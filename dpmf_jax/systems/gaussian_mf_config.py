@@ -23,7 +23,7 @@ from dpmf_jax.systems.settings import (
   scale_check,
   variant_check,
 )
-from dpmf_jax.types import Guarantee, Relation
+from dpmf_jax.types import Guarantee, Relation, Tails
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,6 +256,12 @@ def noise_stds(config: GaussianMFConfig) -> tuple[float, float]:
   return user * sensitivity(config), item * sensitivity(config)
 
 
+def _tails(config: GaussianMFConfig) -> Tails:
+  """Of the sound variant: a row of either gradient, in every step."""
+  spent = cast(accounting.Gaussian, event(config))
+  return Tails(spent.noise_multiplier, 2 * config.rank, config.steps)
+
+
 _ADVERSARY = (
   'anyone who sees what is released and knows every other rating, the id '
   'lists, the code and its settings, but not the random key'
@@ -265,6 +271,7 @@ _ASSUMPTIONS = (
   assumptions.PUBLIC_IDS,
   assumptions.ONE_OF_DUPLICATES,
   assumptions.ONE_RELEASE,
+  assumptions.SAME_FLOATS,
   'The random generator (Threefry, 64-bit key) is as good as random. Sums of '
   'ratings are exact, and noise is rounded to their lattice and dithered, but '
   'each Gaussian is evaluated in float32, from 64 random bits for the radius '
@@ -312,4 +319,5 @@ def guarantee(config: GaussianMFConfig) -> Guarantee:
     assumptions=_ASSUMPTIONS + extra,
     mechanism=mechanism,
     event=event(config),
+    tails=_tails(config),
   )

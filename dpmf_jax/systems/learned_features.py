@@ -130,4 +130,5 @@ def _guarantee(first: Guarantee, second: Guarantee) -> Guarantee:
     assumptions=first.assumptions + assumptions,
     mechanism=f'user features by {first.mechanism}; then {second.mechanism}',
     event=accounting.Composed((first.event, second.event)),
+    tails=first.tails,
   )

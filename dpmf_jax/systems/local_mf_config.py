@@ -11,10 +11,12 @@ import numpy as np
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting.events import checked_count
+from dpmf_jax.accounting.sensitivity import most_draws
+from dpmf_jax.accounting.sensitivity import uncovered as uncovered
 from dpmf_jax.mechanisms import noise, records
 from dpmf_jax.systems import assumptions
 from dpmf_jax.systems.settings import require, scale_check
-from dpmf_jax.types import Guarantee, Relation, Unit
+from dpmf_jax.types import Guarantee, Relation, Tails, Unit
 
 # Parts of the scale. Fewer levels make fewer lies, and so less noise; what
 # two levels lose of a rating is less than that up to this epsilon.
@@ -184,23 +186,6 @@ def noise_multiplier(config: LocalMFConfig) -> float:
   )
 
 
-def uncovered(multiplier: float, num_draws: int) -> float:
-  """A delta for draws that do not reach beyond `noise.REACH`, for one user.
-
-  Privacy: as `noise.uncovered`, which has f(s) = exp(-(R - s)^2 / 2) for a
-  pair of draws that is moved by s standard deviations. A user moves many, but
-  the squares of all s add up to at most x = 1/multiplier^2. As a function of
-  s^2, f is convex from s = 0.12 to 7, as (R - s)^2 s >= R there, so it is
-  below the chord f(0.12) + (s^2/x) f(sqrt(x)); below 0.12 it is at most
-  f(0.12). The sum over n pairs is at most n f(0.12) + f(sqrt(x)).
-  """
-  reach, moved = noise.REACH, 1 / multiplier
-  if moved > 7:
-    return 1.0
-  each = math.exp(-((reach - 0.12) ** 2) / 2)
-  return num_draws * each + math.exp(-((reach - moved) ** 2) / 2)
-
-
 def weight_bits(config: LocalMFConfig, num_users: int) -> int:
   """How fine a client's weight is: 2^-bits; sums and noise fit into int32.
 
@@ -255,9 +240,10 @@ _LOCAL = (
   'Several ratings of one user together are protected less than one alone: k '
   'records have k times epsilon, and the profile of a user as a whole is '
   'hardly protected.',
+  assumptions.SAME_FLOATS,
   'The random generator on the client (Threefry, 64-bit key, each client its '
-  'own) is as good as random. Coins are integers: no floating point is '
-  'involved. Timing and memory are not covered.',
+  'own) is as good as random. Coins are integers, without floating point. '
+  'Timing and memory are not covered.',
 )
 _SUMMED = (
   _COMMON[0],
@@ -267,8 +253,7 @@ _SUMMED = (
   'from the ratings file, an item that a single user rated tells of that user, '
   'and so does the number of users to someone who knows all the others.',
   'The list of user ids is not released.',
-  "A rating's step on the grid is computed in float32 on single numbers, which "
-  'is taken to be the same wherever that rating stands in memory.',
+  assumptions.SAME_FLOATS,
   'The sums are computed by secure aggregation: nobody sees a contribution or '
   'a partial sum, and clients compute theirs as told.',
   'Noise is added to the sums inside of the secure aggregation, once in total, '
@@ -293,7 +278,10 @@ def guarantee(config: LocalMFConfig) -> Guarantee:
   }
   if config.unit == 'user':
     deviation = noise_multiplier(config) * config.clip_norm
+    # How many items there are is not known here: as many as a run may have.
+    draws = most_draws(TAIL_SHARE * config.delta)
     return Guarantee(
+      tails=Tails(noise_multiplier(config), draws, 1),
       adversary='anyone, the server included, who sees the noisy sums and all '
       'that is computed from them and knows every other user, the item ids, '
       'the number of users, the code and its settings, but not the random key '

@@ -257,9 +257,10 @@ ASSUMPTIONS = (
   assumptions.PUBLIC_IDS,
   assumptions.ONE_OF_DUPLICATES,
   assumptions.ONE_RELEASE,
+  assumptions.SAME_FLOATS,
   _GENERATOR + 'noise is rounded to their lattice and dithered, but it is made '
   'of Gaussians evaluated in float32 from 64 random bits that end at 9.5 '
-  'standard deviations, which leaves a delta below 1e-9 uncovered. Timing and '
+  f'standard deviations, which leaves {assumptions.UNCOVERED}. Timing and '
   'memory are not covered.',
   assumptions.ONE_RATING,
 )
@@ -271,7 +272,7 @@ _HUBER_ASSUMPTIONS = tuple(
   + 'errors of float32 in the noise of the objective and in the '
   'search for its minimum are covered by more noise. What float32 rounds off '
   'of that is taken to be hidden by a dither. A draw is a logarithm of 96 '
-  'random bits and ends at 67, which leaves a delta below 1e-9 uncovered. '
+  f'random bits and ends at 67, which leaves {assumptions.UNCOVERED}. '
   'Timing and memory are not covered.'
   for text in ASSUMPTIONS
 )

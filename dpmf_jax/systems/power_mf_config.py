@@ -18,7 +18,7 @@ from dpmf_jax.systems.settings import (
   require,
   scale_check,
 )
-from dpmf_jax.types import Guarantee, Relation
+from dpmf_jax.types import Guarantee, Relation, Tails
 
 MOST_ROUNDS = 32
 MOST_RANK = 64
@@ -245,6 +245,12 @@ def noise_scales(config: PowerMFConfig) -> tuple[float, ...]:
   return (first * pair, second * pair, *(each * row for each in rest))
 
 
+def _tails(config: PowerMFConfig) -> Tails:
+  """Of rank > 0: a count and a sum of a row, or the row of factors."""
+  draws = max(2, config.rank)
+  return Tails(min(multipliers(config)), draws, config.steps)
+
+
 _ADVERSARY = (
   'anyone who sees what is released and knows every other rating, the id '
   'lists, the code and its settings, but not the random key; a user who also '
@@ -256,6 +262,7 @@ _ASSUMPTIONS = (
   assumptions.PUBLIC_IDS,
   assumptions.ONE_OF_DUPLICATES,
   assumptions.ONE_RELEASE,
+  assumptions.SAME_FLOATS,
   'Each user fits a bias, a slope and a vector to their own ratings and keeps '
   'them: they are not covered.',
   'The random generator (Threefry, 64-bit key) is as good as random. Sums of '
@@ -280,7 +287,7 @@ def guarantee(config: PowerMFConfig) -> Guarantee:
       f'by at most {row_sensitivity(config):.6g})'
     )
   else:
-    tails = 'the ends leave a delta below 1e-9 uncovered'
+    tails = f'the ends leave {assumptions.UNCOVERED}'
     mechanism = (
       'in units of a quarter of the scale: for each item one release of '
       '(count_scale count, sum) with L2-Laplace noise of scale '
@@ -297,4 +304,5 @@ def guarantee(config: PowerMFConfig) -> Guarantee:
     assumptions=tuple(line.format(tails=tails) for line in _ASSUMPTIONS),
     mechanism=mechanism,
     event=event(config),
+    tails=_tails(config) if config.rank else None,
   )

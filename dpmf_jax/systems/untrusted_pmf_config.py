@@ -227,13 +227,14 @@ ASSUMPTIONS = (
   'sum has exactly the stated law.',
   'The simulator draws the sum of the shares, and masks, from a JAX key '
   '(Threefry, as good as random); the law of its noise is within 1e-17 of the '
-  'exact one for each coordinate, which leaves a delta below 1e-9 uncovered. '
-  'Whoever holds its key, or runs it, is '
-  'trusted. Timing and memory are not covered.',
+  f'exact one for each coordinate, which leaves {assumptions.UNCOVERED}. '
+  'Whoever holds its key, or runs it, is trusted. Timing and memory are not '
+  'covered.',
   assumptions.PUBLIC_FEATURES,
   assumptions.PUBLIC_IDS,
   assumptions.ONE_OF_DUPLICATES,
   assumptions.ONE_RELEASE,
+  assumptions.SAME_FLOATS,
   assumptions.ONE_RATING,
 )
 CLAIM = (
