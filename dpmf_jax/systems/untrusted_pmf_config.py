@@ -192,6 +192,23 @@ def moved_units(config: UntrustedPMFConfig) -> int:
   return units.counts + units.labels
 
 
+def rating_loss(
+  config: UntrustedPMFConfig, *, num_users: int, known: int
+) -> float:
+  """The largest loss of one rating to who knows or misses `known` shares.
+
+  Of all that the recommender sees, with a constant feature (sound). Up to
+  c + d shares that is what is stated, and more with one more.
+  """
+  units = units_of(config)
+  return accounting.share_loss(
+    (2 * units.labels,) if config.relation == 'replace' else units,
+    bits=config.noise_bits,
+    unknown=num_users - known,
+    needed=num_users - config.unneeded,
+  )
+
+
 def share_scale(config: UntrustedPMFConfig) -> float:
   """b of the noise of a coordinate, as published."""
   return accounting.claimed_hua_share_scale(
