@@ -10,6 +10,7 @@ import re
 from fractions import Fraction
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -103,6 +104,14 @@ def test_losses_in_the_documentation_are_what_its_commands_print():
     with contextlib.redirect_stdout(io.StringIO()) as out:
       exec(command, {})
     assert out.getvalue() == printed
+
+
+@pytest.mark.parametrize('count', [-400, 0, 3, 1365])
+def test_a_single_item_is_published_as_0_where_its_sum_is(count):
+  hyper = sums.hyper_of(sound(), 943)
+  for label in (-2730, -1, 0, 1, 2730):
+    item = sums.item_vectors(jnp.array([[count, label]]), hyper)
+    assert np.sign(item[0, 0]) == np.sign(label)
 
 
 # The edge.
