@@ -26,7 +26,7 @@ from deployments import (
 from dpmf_jax import messages
 from dpmf_jax.federated import boxes, folders, intake, sums_node, sums_server
 from dpmf_jax.federated.journal import bytes_table, journal, read_log
-from dpmf_jax.federated.plan import AGGREGATOR, Node
+from dpmf_jax.federated.plan import AGGREGATOR, Node, read_plan, write_plan
 from dpmf_jax.federated.rounds import TooFewNodesError
 from dpmf_jax.federated.sockets import local_exchange
 from dpmf_jax.federated.statement import certificate_of
@@ -241,7 +241,7 @@ def sums_plan(sizes, **settings):
   return plan_of(system='untrusted_pmf', settings=SUMS | settings, nodes=nodes)
 
 
-def test_colluders_are_at_least_the_users_of_the_largest_node():
+def test_colluders_are_at_least_the_users_of_the_largest_node(tmp_path):
   plan = sums_plan((5, 9, 7))
   assert plan.config.colluders == 9
   assert sums_plan((5, 9, 7), colluders=14).config.colluders == 14
@@ -256,8 +256,16 @@ def test_colluders_are_at_least_the_users_of_the_largest_node():
       sums_plan((5, 9, 7), **wrong)
   with pytest.raises(ValueError, match='more nodes'):
     sums_plan((21,))
-  # The plan of a file is checked, too: by each node.
   assert sums_plan((5, 9, 7), dropouts=11).config.unneeded == 20
+  # Also where somebody changed the file that all parties read.
+  path = tmp_path / 'plan.json'
+  write_plan(path, plan)
+  assert read_plan(path) == plan
+  fields = json.loads(path.read_text())
+  fields['settings']['colluders'] = 1
+  path.write_text(json.dumps(fields))
+  with pytest.raises(ValueError, match='colluders=1 must be at least 9'):
+    read_plan(path)
 
 
 def test_what_is_stated_of_a_deployment_counts_a_node_as_its_users(sums):
