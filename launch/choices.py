@@ -190,7 +190,7 @@ _SETTINGS = {
   'colluders': flags.DEFINE_integer(
     'colluders',
     None,
-    'untrusted_pmf, sound: how many users may collude.',
+    'untrusted_pmf, sound: how many users may collude; each has a device.',
   ),
   'dropouts': flags.DEFINE_integer(
     'dropouts',

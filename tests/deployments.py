@@ -65,7 +65,11 @@ GRADIENTS = {
 
 def of_node(number):
   """(user, item, value) of a node."""
-  first, size = FIRSTS[number], SIZES[number]
+  return of_users(FIRSTS[number], SIZES[number])
+
+
+def of_users(first, size):
+  """(user, item, value) of users that follow one another."""
   there = (RATINGS.user >= first) & (RATINGS.user < first + size)
   user, item, value = RATINGS.user, RATINGS.item, RATINGS.value
   return user[there] - first, item[there], value[there]
@@ -90,7 +94,7 @@ class Parties:
 
   def __init__(self, folder, plan):
     self.folder, self.plan = folder, plan
-    self.places = [folder / f'node-{i}' for i in range(NODES)]
+    self.places = [folder / f'node-{i}' for i in range(len(plan.nodes))]
     self.nodes = {}
     for place in [*self.places, folder / 'recommender']:
       place.mkdir(exist_ok=True)
@@ -142,10 +146,11 @@ class Sums(Parties):
 
   settings = SUMS
 
-  def __init__(self, folder, **settings):
+  def __init__(self, folder, sizes=SIZES, **settings):
     folder.mkdir(exist_ok=True)
     third = folder / 'aggregator'
-    places = [folder / f'node-{i}' for i in range(NODES)]
+    places = [folder / f'node-{i}' for i in range(len(sizes))]
+    firsts = np.cumsum([0, *sizes])[:-1].tolist()
     for place in [*places, third]:
       place.mkdir()
     key = lambda place: boxes.public_key(boxes.own_key(place / 'box.key'))
@@ -154,19 +159,20 @@ class Sums(Parties):
       settings=self.settings | settings,
       nodes=tuple(
         Node(first, size, key(place))
-        for first, size, place in zip(FIRSTS, SIZES, places, strict=True)
+        for first, size, place in zip(firsts, sizes, places, strict=True)
       ),
       aggregator_key=key(third),
     )
     super().__init__(folder, plan)
-    for number in range(NODES):
+    for number in range(len(sizes)):
       self.start(number)
     self.start_aggregator()
 
   def start(self, number):
-    place = self.places[number]
+    place, here = self.places[number], self.plan.nodes[number]
+    ratings = of_users(here.first, here.size)
     self.nodes[number] = sums_node.node(
-      self.plan, number, place, of_node(number), journal(place)
+      self.plan, number, place, ratings, journal(place)
     )
 
   def start_aggregator(self):
@@ -185,7 +191,7 @@ class Sums(Parties):
 
   def shares(self):
     """All users' shares of noise [U, I, W], from the folders of nodes."""
-    parts = [self.saved(f'node-{i}')['share'] for i in range(NODES)]
+    parts = [self.saved(place.name)['share'] for place in self.places]
     return np.concatenate(parts)
 
   def without_noise(self):
@@ -214,11 +220,12 @@ class Gradients(Sums):
     )
 
 
-def exact_sums(plan):
-  """The simulator's sums without noise."""
+def exact_sums(plan, users=range(USERS)):
+  """The simulator's sums of those users without noise."""
   hyper = untrusted_sums.hyper_of(plan.config, USERS)
   features = jnp.asarray(untrusted_sums.feature_counts(np.ones((USERS, 1))))
-  rows = training_data(RATINGS).by_item
+  there = np.flatnonzero(np.isin(RATINGS.user, users))
+  rows = training_data(RATINGS.take(there)).by_item
   return np.asarray(untrusted_sums.statistic(rows, features, hyper))
 
 

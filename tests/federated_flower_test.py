@@ -29,7 +29,7 @@ from dpmf_jax.sharding import training_data
 from dpmf_jax.systems.sdmf import sdmf_by_messages
 from dpmf_jax.training import fit
 from launch.federated import parties
-from launch.federated.preparation import prepared
+from launch.federated.preparation import planned, prepared
 from launch.federated.processes import processes
 
 pytest.importorskip(
@@ -66,8 +66,7 @@ def test_faulty_late_and_killed_nodes_come_to_the_same_bits(tmp_path):
   folder = tmp_path / 'run'
   folder.mkdir()
   rounds = 7
-  plan = prepared(
-    folder,
+  plan = planned(
     RATINGS,
     system='sdmf',
     nodes=2,
@@ -75,6 +74,7 @@ def test_faulty_late_and_killed_nodes_come_to_the_same_bits(tmp_path):
     attempts=30,
     seconds=20.0,
   )
+  plan = prepared(folder, RATINGS, plan)
   faults = '--faults=shape,nan,item,replayed,late,killed'
   with tempfile.TemporaryDirectory(prefix='dpmf') as sockets:
     settings = parties.Settings(folder, Path(sockets), True, SEED, True)
@@ -111,8 +111,7 @@ def test_faulty_late_and_killed_nodes_come_to_the_same_bits(tmp_path):
 def test_sums_with_a_node_and_an_aggregator_that_are_killed(tmp_path):
   folder = tmp_path / 'run'
   folder.mkdir()
-  plan = prepared(
-    folder,
+  plan = planned(
     RATINGS,
     system='untrusted_pmf',
     nodes=2,
@@ -120,6 +119,7 @@ def test_sums_with_a_node_and_an_aggregator_that_are_killed(tmp_path):
     attempts=30,
     seconds=20.0,
   )
+  plan = prepared(folder, RATINGS, plan)
   killed = (FAULTY, '--faults=killed')
   with tempfile.TemporaryDirectory(prefix='dpmf') as sockets:
     settings = parties.Settings(folder, Path(sockets), True, None, True)

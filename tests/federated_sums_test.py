@@ -19,17 +19,20 @@ from deployments import (
   Sums,
   exact_sums,
   of_node,
+  plan_of,
   rating_bytes,
 )
 
 from dpmf_jax import messages
 from dpmf_jax.federated import boxes, folders, intake, sums_node, sums_server
 from dpmf_jax.federated.journal import bytes_table, journal, read_log
-from dpmf_jax.federated.plan import AGGREGATOR
+from dpmf_jax.federated.plan import AGGREGATOR, Node, read_plan, write_plan
 from dpmf_jax.federated.rounds import TooFewNodesError
 from dpmf_jax.federated.sockets import local_exchange
+from dpmf_jax.federated.statement import certificate_of
+from dpmf_jax.systems.untrusted_pmf_config import rating_loss
 from launch.federated import parties
-from launch.federated.preparation import prepared
+from launch.federated.preparation import planned, prepared
 from launch.federated.processes import processes
 
 pytest.importorskip(
@@ -158,8 +161,11 @@ def test_rounds_end_where_a_node_is_gone(sums):
   assert not sums.events('passed on', 'aggregator')
 
 
+THIRDS = (12, 12, 12)
+
+
 def test_dropouts_leave_room_for_a_node(tmp_path):
-  sums = Sums(tmp_path / 'run', dropouts=SIZES[1])
+  sums = Sums(tmp_path / 'run', THIRDS, dropouts=12)
 
   def exchange(questions, seconds):
     found = sums.exchange(questions, seconds)
@@ -167,7 +173,118 @@ def test_dropouts_leave_room_for_a_node(tmp_path):
 
   sums.run(exchange)
   (done,) = sums.events('round done')
-  assert done['users'] == SIZES[0]
+  assert done['users'] == 24
+
+
+def kept_back(boxed, senders):
+  """What the aggregator is asked without the boxes of some nodes."""
+  message = messages.from_bytes(boxed)
+  run, numbers, sizes, content = message.arrays
+  parts = np.split(content, np.cumsum(sizes.astype(int))[:-1])
+  stay = [at for at, who in enumerate(numbers) if who not in senders]
+  content = np.concatenate([parts[at] for at in stay])
+  arrays = (run, numbers[stay], sizes[stay], content)
+  return messages.to_bytes(message._replace(arrays=arrays))
+
+
+@pytest.mark.parametrize(('dropouts', 'nodes'), [(0, 0), (12, 1), (23, 1)])
+def test_recommender_can_keep_back_the_boxes_of_dropouts(
+  dropouts, nodes, tmp_path
+):
+  """With more kept back it gets no sum; one sum is all that it ever gets."""
+  sums = Sums(tmp_path / 'run', THIRDS, dropouts=dropouts)
+  asked = []
+
+  def exchange(questions, seconds):
+    if AGGREGATOR in questions:
+      boxed = questions[AGGREGATOR]
+      more = kept_back(boxed, range(nodes + 1))
+      refusal = messages.from_bytes(sums.nodes[AGGREGATOR](more))
+      assert 'nothing is passed on' in intake.refusal(refusal)
+      asked.append(boxed)
+      questions = {AGGREGATOR: kept_back(boxed, range(nodes))}
+    return sums.exchange(questions, seconds)
+
+  sums.run(exchange)
+  there = range(12 * nodes, USERS)
+  (done,) = sums.events('round done')
+  assert done['users'] == len(there)
+  noise = sums.shares()[there].sum(axis=0)
+  exact = exact_sums(sums.plan, there)
+  np.testing.assert_array_equal(sums.saved()['sums'] - noise, exact)
+  # Together with one more node it knows all shares but what is needed.
+  config = sums.plan.config
+  loss = rating_loss(config, num_users=USERS, known=12 * (nodes + 1))
+  assert loss <= config.epsilon
+  # All boxes after the fact bring the same sum, and not the difference.
+  again = messages.from_bytes(sums.nodes[AGGREGATOR](asked[0]))
+  np.testing.assert_array_equal(again.arrays[1], np.array(there))
+
+
+# Whom a node counts for.
+
+
+def test_a_node_alone_or_with_the_recommender_learns_what_is_stated(sums):
+  config = sums.plan.config
+  for size in SIZES:
+    loss = rating_loss(config, num_users=USERS, known=size)
+    assert loss <= config.epsilon
+  # One share more, and it would not be so.
+  beyond = rating_loss(config, num_users=USERS, known=max(SIZES) + 1)
+  assert beyond > config.epsilon
+
+
+def sums_plan(sizes, **settings):
+  """A plan of sums with nodes of these sizes."""
+  firsts = np.cumsum([0, *sizes])[:-1].tolist()
+  nodes = tuple(Node(*node) for node in zip(firsts, sizes, strict=True))
+  return plan_of(system='untrusted_pmf', settings=SUMS | settings, nodes=nodes)
+
+
+def test_colluders_are_at_least_the_users_of_the_largest_node(tmp_path):
+  plan = sums_plan((5, 9, 7))
+  assert plan.config.colluders == 9
+  assert sums_plan((5, 9, 7), colluders=14).config.colluders == 14
+  for wrong, why in (
+    ({'colluders': 8}, 'colluders=8 must be at least 9'),
+    ({'colluders': 0}, 'colluders=0 must be at least 9'),
+    ({'colluders': 21}, 'colluders=21 and dropouts=0 .* below the 21 users'),
+    ({'dropouts': 12}, 'colluders=9 and dropouts=12 .* below the 21 users'),
+    ({'dropouts': 4}, 'dropouts=4 .* the smallest has 5'),
+  ):
+    with pytest.raises(ValueError, match=why):
+      sums_plan((5, 9, 7), **wrong)
+  with pytest.raises(ValueError, match='more nodes'):
+    sums_plan((21,))
+  assert sums_plan((5, 9, 7), dropouts=11).config.unneeded == 20
+  # Also where somebody changed the file that all parties read.
+  path = tmp_path / 'plan.json'
+  write_plan(path, plan)
+  assert read_plan(path) == plan
+  fields = json.loads(path.read_text())
+  fields['settings']['colluders'] = 1
+  path.write_text(json.dumps(fields))
+  with pytest.raises(ValueError, match='colluders=1 must be at least 9'):
+    read_plan(path)
+
+
+def test_what_is_stated_of_a_deployment_counts_a_node_as_its_users(sums):
+  document = certificate_of(sums.plan)
+  assert document['status'] == 'proved'
+  assert 0.999 * SUMS['epsilon'] < document['epsilon'] <= SUMS['epsilon']
+  assert document['adversary'].count(f'up to {max(SIZES)} users') == 3
+  assert document['adversary'].endswith(
+    f'a node counts as all of its users, at most {max(SIZES)}, and is trusted '
+    'with their ratings'
+  )
+  assumed = ' '.join(document['assumptions'])
+  assert 'simulator' not in assumed
+  assert 'operating systems' in assumed
+  assert document['parameters']['colluders'] == max(SIZES)
+  assert document['parameters']['node_sizes'] == list(SIZES)
+
+
+# Boxes.
 
 
 def test_boxes_of_another_round_or_node_do_not_open(sums):
@@ -304,15 +421,15 @@ def test_processes_that_are_killed_between_saving_and_sending(tmp_path):
   """A node's worker and the aggregator's, over sockets and without Flower."""
   folder = tmp_path / 'run'
   folder.mkdir()
-  plan = prepared(
-    folder,
+  plan = planned(
     RATINGS,
     system='untrusted_pmf',
-    nodes=1,
+    nodes=2,
     settings={k: v for k, v in SUMS.items() if k != 'scale'},
     attempts=20,
     seconds=20.0,
   )
+  plan = prepared(folder, RATINGS, plan)
   state = folder / 'recommender' / 'state'
   faulty = (str(Path(__file__).parent / 'faulty_worker.py'), '--faults=killed')
   with (
@@ -323,9 +440,11 @@ def test_processes_that_are_killed_between_saving_and_sending(tmp_path):
     sockets = Path(sockets)
     settings = parties.Settings(folder, sockets, False, None, True)
     parties.start_node(running, settings, 0, faulty)
+    parties.start_node(running, settings, 1)
     parties.start_aggregator(running, settings, faulty)
     exchange = local_exchange(
-      {0: sockets / '0.sock', AGGREGATOR: sockets / 'aggregator.sock'}
+      {number: sockets / f'{number}.sock' for number in range(2)}
+      | {AGGREGATOR: sockets / 'aggregator.sock'}
     )
     found = pool.submit(
       sums_server.recommender, plan, state, exchange, journal(state)
@@ -339,13 +458,12 @@ def test_processes_that_are_killed_between_saving_and_sending(tmp_path):
     item = found.result()
   assert not left
   assert np.isfinite(item).all()
-  got, share = (
+  got, *nodes = (
     folders.saved(folder / party / 'state', plan)
-    for party in ('recommender', 'node-0')
+    for party in ('recommender', 'node-0', 'node-1')
   )
-  np.testing.assert_array_equal(
-    got['sums'] - share['share'].sum(axis=0), exact_sums(plan)
-  )
+  share = sum(node['share'].sum(axis=0) for node in nodes)
+  np.testing.assert_array_equal(got['sums'] - share, exact_sums(plan))
   for party, once in (('node-0', 'answered'), ('aggregator', 'passed on')):
     events = [line['event'] for line in read_log(folder / party / 'state')]
     assert events.count('started') == 2

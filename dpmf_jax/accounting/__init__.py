@@ -70,6 +70,7 @@ from dpmf_jax.accounting.local import (
   share_shape,
   share_variance,
 )
+from dpmf_jax.accounting.missing_shares import share_loss
 from dpmf_jax.accounting.personalized import (
   gaussian_weights,
   laplace_weights,
@@ -139,6 +140,7 @@ __all__ = [
   'record_epsilons',
   'response',
   'sampled_epsilon',
+  'share_loss',
   'share_shape',
   'share_variance',
   'split_noise_multiplier',

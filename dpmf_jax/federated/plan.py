@@ -45,7 +45,9 @@ class Plan:
     system: 'sdmf', or 'untrusted_pmf': sound, or as published with no noise
       but users' shares.
     settings: of the system's config. SDMF needs `sent` and
-      `likelihood_scale`, since nobody knows the number of ratings.
+      `likelihood_scale`, since nobody knows the number of ratings. For sums
+      `colluders` are by default, and at least, the users of the largest node,
+      which knows all of their shares of noise.
     item_ids: of all items, in order.
     nodes: who hosts which users, in order.
     aggregator_key: public, of the third party; hexadecimal.
@@ -85,14 +87,51 @@ class Plan:
     if isinstance(config, SDMFConfig):
       if config.sent is None or config.likelihood_scale is None:
         raise ValueError('settings must have sent and likelihood_scale')
-    elif config.variant == 'paper' and config.round_noise:
+    elif self.sums:
+      self._check_shares(config)
+    elif config.round_noise:
       raise ValueError('settings must have round_noise=0')
+
+  def _check_shares(self, config: UntrustedPMFConfig) -> None:
+    """Returns nothing; ValueError where a node knows more than is stated."""
+    c, d, least = config.colluders, config.dropouts, self.largest_node
+    if c < least:
+      raise ValueError(
+        f'colluders={c} must be at least {least}: a node knows the shares of '
+        'noise of all of its users, and the largest has that many'
+      )
+    smallest = min(node.size for node in self.nodes)
+    if 0 < d < smallest:
+      raise ValueError(
+        f'dropouts={d} leave room for no node, of which the smallest has '
+        f'{smallest} users: use 0, or at least that many'
+      )
+    if c + d >= self.num_users:
+      raise ValueError(
+        f'colluders={c} and dropouts={d} must add up to below the '
+        f'{self.num_users} users, or nobody else has a share of noise: use '
+        'more nodes'
+      )
+
+  @property
+  def sums(self) -> bool:
+    """Whether it is the untrusted recommender's one round of sums."""
+    return (
+      self.system == 'untrusted_pmf' and self.settings.get('variant') == 'sound'
+    )
 
   @property
   def config(self) -> Any:
     settings = dict(self.settings)
     settings['scale'] = tuple(settings['scale'])
+    if self.sums:
+      settings.setdefault('colluders', self.largest_node)
     return CONFIGS[self.system](**settings)
+
+  @property
+  def largest_node(self) -> int:
+    """How many users it has: as many colluders."""
+    return max(node.size for node in self.nodes)
 
   @property
   def run_words(self) -> np.ndarray:
@@ -105,7 +144,7 @@ class Plan:
     config = self.config
     if isinstance(config, SDMFConfig):
       return config.steps
-    return 1 if config.variant == 'sound' else len(self.schedule)
+    return 1 if self.sums else len(self.schedule)
 
   @property
   def schedule(self) -> tuple[Turn, ...]:

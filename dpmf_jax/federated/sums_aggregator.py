@@ -63,7 +63,7 @@ def aggregator(
       except (RejectedError, boxes.BrokenBoxError) as error:
         journal.log('rejected', round=round, who=name(sender), why=str(error))
     try:
-      if plan.config.variant == 'sound':
+      if plan.sums:
         made = _sound_sum(plan, round, opened)
       else:
         made, kept = _published_sum(plan, round, opened, kept)

@@ -39,10 +39,11 @@ class UntrustedPMFConfig:
     scale: (lowest, highest) possible rating.
     epsilon: of everything that any party sees; pure.
     delta: at which the certificate states epsilon; none is needed.
-    colluders: c, how many users may tell the recommender or the third party
-      their shares before the guarantee fails (sound).
+    colluders: c, how many users may tell their shares to the recommender, the
+      third party or whoever sees what is published before the guarantee fails
+      (sound). A node of a deployment counts as all of its users.
     dropouts: d, how many reports may not arrive before the round has to be
-      done again (sound).
+      done again (sound). A node that drops out takes all of its users with it.
     view: what `release` gives: 'public', what everybody gets; or all that the
       recommender or the third party sees, for the auditor.
     users: 'static' or 'dynamic' (paper): scenario 2 or 3.
@@ -192,6 +193,23 @@ def moved_units(config: UntrustedPMFConfig) -> int:
   return units.counts + units.labels
 
 
+def rating_loss(
+  config: UntrustedPMFConfig, *, num_users: int, known: int
+) -> float:
+  """The largest loss of one rating to who knows or misses `known` shares.
+
+  Of all that the recommender sees, with a constant feature (sound). Up to
+  c + d shares that is what is stated, and more with one more.
+  """
+  units = units_of(config)
+  return accounting.share_loss(
+    (2 * units.labels,) if config.relation == 'replace' else units,
+    bits=config.noise_bits,
+    unknown=num_users - known,
+    needed=num_users - config.unneeded,
+  )
+
+
 def share_scale(config: UntrustedPMFConfig) -> float:
   """b of the noise of a coordinate, as published."""
   return accounting.claimed_hua_share_scale(
@@ -203,10 +221,16 @@ def share_scale(config: UntrustedPMFConfig) -> float:
 
 ADVERSARY = (
   'any one party, that knows every other rating, the id lists, the user '
-  'features, the code and its settings: whoever sees what is published; the '
-  'recommender, together with up to {c} users; or the third party, together '
-  'with up to {c} users; not the recommender together with the third party. A '
-  'user knows their own share of the noise, and counts as one of the {c}'
+  'features, the code and its settings: whoever sees what is published, '
+  'together with up to {c} users; the recommender, together with up to {c} '
+  'users; or the third party, together with up to {c} users; not the '
+  'recommender together with the third party. Of all reports at most {d} are '
+  'missing. A user knows their own share of the noise, and counts as one of '
+  'the {c}; whoever runs the devices of several users counts as all of them'
+)
+NODES = (
+  ': a node counts as all of its users, at most {n}, and is trusted with their '
+  'ratings'
 )
 ASSUMPTIONS = (
   'All parties follow the protocol (honest but curious), and the recommender '
@@ -219,23 +243,30 @@ ASSUMPTIONS = (
   'Every user of the public list takes part with a share for every item, rated '
   'or not. If more than {d} reports do not arrive, the third party passes '
   'nothing on (secure_sum.aggregate). Whose do arrive does not depend on '
-  'ratings.',
+  'ratings; the recommender, which cannot read reports, may keep {d} back.',
   'A report is sent in one round. A round that is broken is done again under '
   'another number with new masks, and nothing of the broken one is passed on.',
   'Masks are one-time words from the operating system, or ChaCha20 streams, '
   'which are as good as random, and the shares come from `polya_shares`, whose '
   'sum has exactly the stated law.',
-  'The simulator draws the sum of the shares, and masks, from a JAX key '
-  '(Threefry, as good as random); the law of its noise is within 1e-17 of the '
-  f'exact one for each coordinate, which leaves {assumptions.UNCOVERED}. '
-  'Whoever holds its key, or runs it, is trusted. Timing and memory are not '
-  'covered.',
   assumptions.PUBLIC_FEATURES,
   assumptions.PUBLIC_IDS,
   assumptions.ONE_OF_DUPLICATES,
   assumptions.ONE_RELEASE,
   assumptions.SAME_FLOATS,
   assumptions.ONE_RATING,
+)
+SIMULATED = (
+  'The simulator draws the sum of the shares, and masks, from a JAX key '
+  '(Threefry, as good as random); the law of its noise is within 1e-17 of the '
+  f'exact one for each coordinate, which leaves {assumptions.UNCOVERED}. '
+  'Whoever holds its key, or runs it, is trusted. Timing and memory are not '
+  'covered.'
+)
+DEPLOYED = (
+  "Shares, masks and keys come from the operating systems of the parties' "
+  'hosts, and the keys in the plan are those of the parties. Timing and memory '
+  'are not covered.'
 )
 CLAIM = (
   'This is what the paper claims, not what is true: the recommender drew H and '
@@ -260,8 +291,16 @@ _SEEN = {
 }
 
 
-def guarantee(config: UntrustedPMFConfig) -> Guarantee:
-  """What is stated of a run."""
+def guarantee(
+  config: UntrustedPMFConfig, largest_node: int | None = None
+) -> Guarantee:
+  """What is stated of a run.
+
+  Args:
+    config: settings.
+    largest_node: how many users the largest node of a deployment has (sound);
+      None for the simulator, in which every user has a device.
+  """
   released = ('item factors', 'offset', 'id lists', *_SEEN[config.view])
   if config.variant == 'paper':
     return Guarantee(
@@ -277,16 +316,19 @@ def guarantee(config: UntrustedPMFConfig) -> Guarantee:
       f'{share_scale(config):.6g}, drawn once in shares',
       event=accounting.ClaimedPure(config.epsilon),
     )
-  c = config.colluders
-  extra = ()
+  adversary, extra = ADVERSARY, (SIMULATED,)
+  if largest_node is not None:
+    adversary, extra = ADVERSARY + NODES, (DEPLOYED,)
   if config.relation == 'replace':
-    extra = (assumptions.PUBLIC_PAIRS,)
+    extra = (*extra, assumptions.PUBLIC_PAIRS)
   moved = 'b' if config.relation == 'replace' else '(A, b)'
   return Guarantee(
     status='proved',
     unit='rating',
     relation=config.relation,
-    adversary=ADVERSARY.format(c=c),
+    adversary=adversary.format(
+      c=config.colluders, d=config.dropouts, n=largest_node
+    ),
     released=released,
     secret=SECRET,
     assumptions=tuple(line.format(d=config.dropouts) for line in ASSUMPTIONS)

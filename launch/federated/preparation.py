@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpmf_jax import files
+from dpmf_jax.data.ratings import Ratings
 from dpmf_jax.data.writing import write
 from dpmf_jax.federated import boxes
 from dpmf_jax.federated.carried import KEY_FILE
@@ -25,50 +27,59 @@ def node_sizes(num_users: int, nodes: int) -> list[int]:
   ]
 
 
-def prepared(
-  folder: Path,
-  train,
+def planned(
+  train: Ratings,
   *,
   system: str,
   nodes: int,
   settings: dict[str, Any],
   attempts: int,
   seconds: float,
-):
-  """The plan, with the files of each node written."""
-  sums = system == 'untrusted_pmf'
-  folders = [folder / f'node-{i}' for i in range(nodes)]
-  for party in [*folders, folder / 'aggregator', folder / 'recommender']:
-    (party / 'state').mkdir(mode=0o700, parents=True)
-  key = lambda party: boxes.public_key(
-    boxes.own_key(party / 'state' / KEY_FILE)
-  )
-  made, first = [], 0
+) -> Plan:
+  """The plan without keys; ValueError before anything is written."""
   sizes = node_sizes(train.num_users, nodes)
-  for part, count in zip(folders, sizes, strict=True):
-    there = (train.user >= first) & (train.user < first + count)
-    write(train.take(np.flatnonzero(there)), part / 'ratings.csv')
-    users = [str(user) for user in train.user_ids[first : first + count]]
-    files.write_json(part / 'users.json', users, mode=0o600)
-    (part / 'ratings.csv').chmod(0o600)
-    made.append(Node(first, count, key(part) if sums else ''))
-    first += count
-  if not sums:
+  firsts = np.cumsum([0, *sizes])[:-1].tolist()
+  if system != 'untrusted_pmf':
     # The number of ratings is public: the paper's claim has it so, too.
     settings = {
       'sent': len(train) / train.num_users,
       'likelihood_scale': float(len(train)),
       **settings,
     }
-  plan = Plan(
+  return Plan(
     run=new_run(),
     system=system,  # pyright: ignore[reportArgumentType]
     settings={'scale': list(train.scale), **settings},
     item_ids=tuple(str(item) for item in train.item_ids),
-    nodes=tuple(made),
-    aggregator_key=key(folder / 'aggregator') if sums else '',
+    nodes=tuple(Node(*node) for node in zip(firsts, sizes, strict=True)),
     attempts=attempts,
     seconds=seconds,
   )
+
+
+def prepared(folder: Path, train: Ratings, plan: Plan) -> Plan:
+  """The plan with its parties' keys, and the files of each party written."""
+  folders = [folder / f'node-{i}' for i in range(len(plan.nodes))]
+  for party in [*folders, folder / 'aggregator', folder / 'recommender']:
+    (party / 'state').mkdir(mode=0o700, parents=True)
+  for part, node in zip(folders, plan.nodes, strict=True):
+    end = node.first + node.size
+    there = (train.user >= node.first) & (train.user < end)
+    write(train.take(np.flatnonzero(there)), part / 'ratings.csv')
+    users = [str(user) for user in train.user_ids[node.first : end]]
+    files.write_json(part / 'users.json', users, mode=0o600)
+    (part / 'ratings.csv').chmod(0o600)
+  if plan.system == 'untrusted_pmf':
+    key = lambda party: boxes.public_key(
+      boxes.own_key(party / 'state' / KEY_FILE)
+    )
+    plan = dataclasses.replace(
+      plan,
+      nodes=tuple(
+        node._replace(key=key(part))
+        for node, part in zip(plan.nodes, folders, strict=True)
+      ),
+      aggregator_key=key(folder / 'aggregator'),
+    )
   write_plan(folder / 'plan.json', plan)
   return plan

@@ -37,6 +37,8 @@ def run(
 ) -> None:
   """Returns when all rounds are done; STATE/items.safetensors has the items.
 
+  For sums STATE/certificate.json says what is proved of them.
+
   Args:
     plan_path: of the run.
     state: folder of the recommender.
@@ -48,6 +50,7 @@ def run(
   from dpmf_jax.federated import gradients_server, sdmf_server, sums_server
   from dpmf_jax.federated.journal import journal
   from dpmf_jax.federated.plan import read_plan
+  from dpmf_jax.federated.statement import certificate_of
 
   plan = read_plan(plan_path)
   folder = Path(state)
@@ -66,6 +69,8 @@ def run(
   except Exception as error:
     book.log('failed', why=f'{type(error).__name__}: {error}')
     raise
+  if plan.sums:
+    files.write_json(folder / 'certificate.json', certificate_of(plan))
   files.save_tree(folder / 'items.safetensors', {'item': item})
   book.log('written')
 

@@ -46,7 +46,7 @@ def accuracy(
   parts = kept_by_nodes(folder, plan)
   key = random_key(seed)
   got = folders.saved(folder / 'recommender' / 'state', plan) or {}
-  if plan.system == 'untrusted_pmf' and plan.config.variant == 'sound':
+  if plan.sums:
     releases, same = _sums(plan, parts, data, got, key)
   elif plan.system == 'untrusted_pmf':
     releases, same = _gradients(plan, parts, data, got, key)

@@ -7,8 +7,8 @@ splits the ratings by user into a file for each node, starts all parties as
 processes that talk over Flower (pip install -r requirements-federated.txt) or,
 with --transport=local, over sockets, waits for all rounds and stops them. The
 folder gets metrics.json (held-out error, bytes of all messages, what was asked
-again or left out), plan.json, recommender/ with its log, and a folder for each
-node.
+again or left out, and of sums what is proved against whom), plan.json,
+recommender/ with its log, and a folder for each node.
 
 The trial itself reads what nodes keep, to measure accuracy; in a deployment
 nobody can. README.md in this folder says how to start each party on a host of
@@ -59,10 +59,16 @@ _ROUNDS = flags.DEFINE_integer('rounds', 100, 'How many rounds, but for sums.')
 _RANK = flags.DEFINE_integer('rank', 50, 'Number of factors, but for sums.')
 _EPSILON = flags.DEFINE_float('epsilon', 2.0, 'Epsilon; for sdmf its eps_P.')
 _COLLUDERS = flags.DEFINE_integer(
-  'colluders', 1, 'untrusted_pmf: how many users may collude.'
+  'colluders',
+  None,
+  'untrusted_pmf: how many users may collude; by default, and at least, as '
+  'many as the largest node has, since it knows all of their shares of noise.',
 )
 _DROPOUTS = flags.DEFINE_integer(
-  'dropouts', 0, 'untrusted_pmf: how many users may be missing in the sum.'
+  'dropouts',
+  0,
+  'untrusted_pmf: how many users may be missing in the sum; a node that is '
+  'missing takes all of its users with it.',
 )
 _TEST_FRACTION = flags.DEFINE_float(
   'test_fraction', 0.2, 'Part of the ratings held out to measure accuracy.'
@@ -121,10 +127,11 @@ def _settings() -> dict[str, Any]:
       'rank': _RANK.value,
       'rounds': _ROUNDS.value,
     }
+  if _COLLUDERS.value is not None:
+    common['colluders'] = _COLLUDERS.value
   return common | {
     'variant': 'sound',
     'relation': 'add_remove',
-    'colluders': _COLLUDERS.value,
     'dropouts': _DROPOUTS.value,
   }
 
@@ -143,11 +150,7 @@ def main(argv) -> int:
     raise ValueError(f'{folder} is not the folder of a trial: left alone')
   kills = _kills()
   train, test = random_split(_load(), _TEST_FRACTION.value, seed=0)
-  if folder.exists():
-    shutil.rmtree(folder)
-  folder.mkdir(parents=True, mode=0o700)
-  plan = preparation.prepared(
-    folder,
+  plan = preparation.planned(
     train,
     system=_SYSTEM.value,
     nodes=_NODES.value,
@@ -155,6 +158,10 @@ def main(argv) -> int:
     attempts=_ATTEMPTS.value,
     seconds=_SECONDS.value,
   )
+  if folder.exists():
+    shutil.rmtree(folder)
+  folder.mkdir(parents=True, mode=0o700)
+  plan = preparation.prepared(folder, train, plan)
   began = time.monotonic()
   # Unix sockets have short names.
   with (
@@ -181,6 +188,8 @@ def main(argv) -> int:
     'bytes': bytes_table(folder / 'recommender' / 'state'),
     'events': results.event_counts(log),
   }
+  if plan.sums:
+    report['privacy'] = _privacy(plan)
   if done:
     report |= results.accuracy(folder, plan, train, test, seed=_SEED.value)
   if done and _TRANSCRIPT.value:
@@ -190,6 +199,19 @@ def main(argv) -> int:
   (folder / 'metrics.json').write_text(json.dumps(report, indent=2) + '\n')
   print(json.dumps(report, indent=2))
   return 0 if done else 1
+
+
+def _privacy(plan) -> dict[str, Any]:
+  """What is proved of the sums, and against whom, for the report."""
+  from dpmf_jax.federated.statement import certificate_of
+
+  document = certificate_of(plan)
+  names = ('status', 'epsilon', 'delta', 'unit', 'relation', 'adversary')
+  return {name: document[name] for name in names} | {
+    'colluders': plan.config.colluders,
+    'dropouts': plan.config.dropouts,
+    'largest_node': plan.largest_node,
+  }
 
 
 def _kills() -> list[tuple[str, int]]:

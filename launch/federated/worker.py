@@ -86,7 +86,7 @@ def handler(plan, journal):
   if _RATINGS.value is None or _USERS.value is None:
     raise ValueError('--ratings and --users are missing')
   ratings = own_ratings(plan, number, _RATINGS.value, _USERS.value)
-  if plan.system == 'untrusted_pmf' and plan.config.variant == 'sound':
+  if plan.sums:
     return sums_node.node(plan, number, _STATE.value, ratings, journal)
   module = sdmf_node if plan.system == 'sdmf' else gradients_node
   return module.node(

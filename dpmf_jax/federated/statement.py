@@ -1,0 +1,41 @@
+"""The certificate of a deployment: what is promised, and against whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpmf_jax import certificate
+from dpmf_jax.federated.plan import Plan
+from dpmf_jax.systems import untrusted_pmf_config
+
+_NOT_COVERED = (
+  'metrics.json of a trial: computed from the ratings without noise',
+  'the folders of nodes, aggregator and recommender: must not leave them',
+)
+_RANDOMNESS = {
+  'source': 'operating system entropy',
+  'generator': "the operating systems' own for shares of noise, ChaCha20 for "
+  'masks',
+  'valid_for_release': True,
+  'note': 'a --seed does not reach shares and masks',
+}
+
+
+def certificate_of(plan: Plan) -> dict[str, Any]:
+  """The certificate of sums that the plan's parties have run.
+
+  Privacy: made of the plan alone, which is public.
+  """
+  config = plan.config
+  document = certificate.certificate(
+    untrusted_pmf_config.guarantee(config, plan.largest_node),
+    system=plan.system,
+    config=config,
+    delta=config.delta,
+    seed=None,
+    generator=certificate.GENERATOR,  # replaced below
+    parameters={'node_sizes': [node.size for node in plan.nodes]},
+  )
+  document |= {'not_covered': list(_NOT_COVERED), 'randomness': _RANDOMNESS}
+  certificate.validate(document)
+  return document
