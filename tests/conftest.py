@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -55,10 +56,45 @@ def launch():
       cwd=ROOT,
       capture_output=True,
       text=True,
-      timeout=300,
       check=False,
       **options,
     )
+
+  return run
+
+
+# A process that ends itself as by SIGKILL, right after its first checkpoint of
+# a step: no other process has to be quick enough to do it.
+_KILLED = """
+import os, runpy, signal, sys
+from dpmf_jax import files
+
+save = files.save_tree
+
+def save_and_die(path, tree, **options):
+  save(path, tree, **options)
+  if path.name == 'checkpoint.safetensors' and tree['step'] > 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+files.save_tree = save_and_die
+runpy.run_module(sys.argv[0], run_name='__main__')
+"""
+
+
+@pytest.fixture
+def launch_killed():
+  """Runs `python -m launch.train ...` until it dies at its first checkpoint."""
+
+  def run(*flags: str) -> None:
+    code = f"import sys; sys.argv[0] = 'launch.train'\n{_KILLED}"
+    done = subprocess.run(
+      [sys.executable, '-c', code, *flags, '--checkpoint_seconds=0'],
+      cwd=ROOT,
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
 
   return run
 

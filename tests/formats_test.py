@@ -368,14 +368,19 @@ def test_titles_with_headers_commas_and_years(save):
     read('1::A::x\n2\n')
 
 
-def test_ml_1m_loads_in_under_three_seconds(data_dir):
-  began = time.perf_counter()
-  ratings = formats.read(data_dir / 'ml-1m' / 'ratings.dat', scale=SCALE)
-  seconds = time.perf_counter() - began
+def test_ml_1m_loads_in_less_time_than_a_plain_loop_takes(data_dir):
+  path = data_dir / 'ml-1m' / 'ratings.dat'
+  began = time.process_time()
+  ratings = formats.read(path, scale=SCALE)
+  seconds = time.process_time() - began
+  lines = [tuple(map(int, line.split('::'))) for line in path.open()]
+  plain = time.process_time() - began - seconds
   assert (ratings.num_users, ratings.num_items) == (6040, 3706)
   assert len(ratings) == 1000209
   assert triples(ratings.take(np.arange(2))) == [(1, 1193, 5), (1, 661, 3)]
-  assert seconds < 3, f'{seconds:.2f} s'
+  assert len(lines) == len(ratings)
+  # 0.5 s against 1.5 on an idle core; processor time, not the clock's.
+  assert seconds < 2 * plain, f'{seconds:.2f} s, {plain:.2f}'
 
 
 def test_ml_100k_agrees_with_a_plain_loop(data_dir):

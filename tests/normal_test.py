@@ -455,9 +455,7 @@ def test_solve_does_not_hang_on_two_devices():
     'run = jax.jit(solve);'
     'assert all(abs(run(a, b, 1.0) - 0.5).max() < 1e-6 for _ in range(9))'
   )
-  subprocess.run(
-    [sys.executable, '-c', code], check=True, env=os.environ, timeout=200
-  )
+  subprocess.run([sys.executable, '-c', code], check=True, env=os.environ)
 
 
 def test_wrong_shapes_and_numbers_are_refused(small_ratings):

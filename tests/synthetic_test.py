@@ -78,13 +78,11 @@ def test_draws_and_races_agree(monkeypatch):
 
 
 def test_extreme_popularity_ends():
-  began = time.perf_counter()
   table = synthetic(
     num_users=200, num_items=300, num_ratings=10000, popularity_exponent=10,
     seed=0,
   )  # fmt: skip
   assert len(table) == 10000
-  assert time.perf_counter() - began < 5
 
 
 def test_without_noise_the_structure_is_low_rank():
@@ -135,6 +133,14 @@ def test_wrong_arguments_are_named(changes, message):
 
 
 def test_a_million_ratings_are_quick():
-  began = time.perf_counter()
-  synthetic(num_users=6040, num_items=3706, num_ratings=1_000_000, seed=1)
-  assert time.perf_counter() - began < 8  # 0.8 s on two idle cores
+  """As quick as a plain loop over them (half of it here), in processor time."""
+
+  def seconds(run):
+    began = time.process_time()
+    run()
+    return time.process_time() - began
+
+  sizes = {'num_users': 6040, 'num_items': 3706, 'num_ratings': 1_000_000}
+  rng = np.random.default_rng(0)
+  loop = lambda: [rng.normal() + rng.random() for _ in range(1_000_000)]
+  assert seconds(lambda: synthetic(**sizes, seed=1)) < 5 * seconds(loop)
