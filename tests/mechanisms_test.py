@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from independence import assert_independent
 from jax.extend.random import threefry_2x32
 
 from dpmf_jax.mechanisms import noise
@@ -172,6 +173,24 @@ def test_noise_entries_are_independent():
   correlation = np.corrcoef(found.T) - np.eye(4)
   # Standard error 0.007; 5 of them is a false alarm of 1e-6 per pair.
   assert np.abs(correlation).max() < 0.036
+
+
+def test_dither_is_independent_of_the_noise():
+  """It hides the grid of float32 noise only if it is no part of the noise."""
+  # Sixteen blocks: the first half of each are the x of pairs, the rest the y.
+  count = 2**20
+  (drawn,) = draws(jax.random.key(10), [(count,)])
+  normals, dithers = (
+    np.asarray(part).reshape(16, 2, -1).transpose(1, 0, 2).reshape(2, -1)
+    for part in drawn
+  )
+  x, y = normals.astype(np.float64)
+  turn = np.arctan2(y, x) / (2 * np.pi) % 1
+  radius = np.exp(-(x * x + y * y) / 2)
+  # The words that pairs were made of, 16 bits at a time: float32 keeps both.
+  for dither in dithers:
+    for fraction in (turn, turn * 2**16 % 1, radius, radius * 2**16 % 1):
+      assert_independent(dither, 2**16, fraction)
 
 
 def test_radii_leave_no_gaps_below_the_reach():
