@@ -1,11 +1,17 @@
 """Corners where rounding once gave a number that was too small, or none."""
 
+import itertools
 import math
 
+import mpmath
+import numpy as np
 import pytest
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import Composed, Gaussian, Laplace, Pure, after, ledger
+from dpmf_jax.accounting.composition import delta_bounds, epsilon_bounds
+from dpmf_jax.accounting.events import pure_epsilon
+from dpmf_jax.accounting.laplace import delta_of_one, epsilon_of_one
 from dpmf_jax.accounting.response import kov_delta
 
 
@@ -34,6 +40,45 @@ def test_the_top_corner_is_not_underestimated():
   # The exact value by 60-digit arithmetic is 8.8e-16.
   found = kov_delta(5.755686969028228, 3, 17.267060907084684)
   assert 8.8e-16 * 0.99 <= found < 1e-13
+
+
+def test_one_laplace_release_is_never_below_its_exact_curve():
+  rng = np.random.default_rng(0)
+  with mpmath.workdps(60):
+    for multiplier, delta, part in rng.uniform(0.01, 0.99, (2000, 3)):
+      event = Laplace(multiplier)
+      whole = 1 / mpmath.mpf(multiplier)
+      assert pure_epsilon(event) >= whole
+      exact = whole + 2 * mpmath.log(1 - mpmath.mpf(delta))
+      assert epsilon_of_one(event, delta) >= exact
+      epsilon = part * float(whole)
+      exact = 1 - mpmath.exp((mpmath.mpf(epsilon) - whole) / 2)
+      assert delta_of_one(event, epsilon) >= exact
+
+
+def exact_delta(epsilons, total):
+  """Of binary randomized responses, by all of their answers."""
+  delta = 0.0
+  for signs in itertools.product((1, -1), repeat=len(epsilons)):
+    loss = np.dot(signs, epsilons)
+    chance = math.prod(
+      1 / (1 + math.exp(-sign * epsilon))
+      for sign, epsilon in zip(signs, epsilons, strict=True)
+    )
+    delta += chance * max(0.0, -math.expm1(total - loss))
+  return delta
+
+
+@pytest.mark.parametrize('epsilons', [(0.1, 2.0), (1.0, 0.3, 0.3), (0.2,) * 4])
+def test_no_rule_is_below_responses_of_different_epsilons(epsilons):
+  event = Composed(tuple(Pure(epsilon) for epsilon in epsilons))
+  for total in np.linspace(0, sum(epsilons), 20):
+    exact = exact_delta(epsilons, total)
+    for rule, delta in delta_bounds(event, total).items():
+      assert delta >= exact * (1 - 1e-12) - 1e-15, rule
+  for delta in (1e-6, 1e-3, 0.1):
+    for rule, epsilon in epsilon_bounds(event, delta).items():
+      assert exact_delta(epsilons, epsilon) <= delta * (1 + 1e-12), rule
 
 
 @pytest.mark.parametrize(
