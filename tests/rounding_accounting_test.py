@@ -1,5 +1,6 @@
 """Corners where rounding once gave a number that was too small, or none."""
 
+import fractions
 import itertools
 import math
 
@@ -11,7 +12,14 @@ from dpmf_jax import accounting
 from dpmf_jax.accounting import Composed, Gaussian, Laplace, Pure, after, ledger
 from dpmf_jax.accounting.composition import delta_bounds, epsilon_bounds
 from dpmf_jax.accounting.events import pure_epsilon
+from dpmf_jax.accounting.gaussian import mu_of
 from dpmf_jax.accounting.laplace import delta_of_one, epsilon_of_one
+from dpmf_jax.accounting.local import local_gaussian
+from dpmf_jax.accounting.personalized import (
+  gaussian_weights,
+  laplace_weights,
+  sampled_epsilon,
+)
 from dpmf_jax.accounting.response import kov_delta
 
 
@@ -54,6 +62,38 @@ def test_one_laplace_release_is_never_below_its_exact_curve():
       epsilon = part * float(whole)
       exact = 1 - mpmath.exp((mpmath.mpf(epsilon) - whole) / 2)
       assert delta_of_one(event, epsilon) >= exact
+
+
+def test_weights_never_give_a_record_more_than_its_epsilon():
+  exact = fractions.Fraction
+  epsilons = np.random.default_rng(2).uniform(0.01, 3.0, 2000)
+  largest = epsilons.max()
+  for weight, epsilon in zip(laplace_weights(epsilons), epsilons, strict=True):
+    assert exact(weight) * exact(largest) <= exact(epsilon)
+  top = mu_of(largest, 1e-6)
+  for weight, epsilon in zip(
+    gaussian_weights(epsilons[:200], 1e-6, largest), epsilons, strict=False
+  ):
+    assert exact(weight) * exact(top) <= exact(mu_of(epsilon, 1e-6))
+
+
+@pytest.mark.parametrize('epsilon', [1e-3, 1.0, 29.0, 30.0, 40.0, 300.0])
+def test_sampled_epsilons_are_never_below_the_exact_ones(epsilon):
+  chances = 10.0 ** -np.random.default_rng(3).uniform(0, 40, 300)
+  with mpmath.workdps(60):
+    for chance in chances:
+      exact = mpmath.log1p(mpmath.mpf(chance) * mpmath.expm1(epsilon))
+      assert sampled_epsilon(chance, epsilon) >= exact
+
+
+def test_local_noise_is_never_accounted_as_more_than_it_is():
+  exact = fractions.Fraction
+  deviations, moves = np.random.default_rng(4).uniform(0.1, 10, (2, 2000))
+  event = local_gaussian(deviations=deviations, sensitivities=moves)
+  for part, deviation, move in zip(
+    event.events, deviations, moves, strict=True
+  ):
+    assert exact(part.noise_multiplier) <= exact(deviation) / exact(move)
 
 
 def exact_delta(epsilons, total):
