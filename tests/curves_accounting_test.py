@@ -144,6 +144,14 @@ def test_optimal_composition_is_exact_both_ways(log_epsilon, count, share):
     assert back == 0 or kov_oracle(epsilon, count, lower) > ours * (1 - 1e-9)
 
 
+def test_optimal_epsilon_is_never_below_the_exact_one():
+  rng = np.random.default_rng(1)
+  for log_epsilon, log_delta in rng.uniform((-4, -5), (1, -0.5), (200, 2)):
+    epsilon, count = math.exp(log_epsilon), int(rng.integers(2, 30))
+    total = response.kov_epsilon(epsilon, count, 10.0**log_delta)
+    assert kov_oracle(epsilon, count, total) <= 10.0**log_delta
+
+
 def test_optimal_composition_of_a_million():
   # The central limit: mu = eps sqrt(k) = 1 up to eps^2, so 4.8865 of GDP.
   ours = response.kov_epsilon(1e-3, 10**6, 1e-6)

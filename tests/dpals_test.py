@@ -1,4 +1,5 @@
 import dataclasses
+import fractions
 import json
 import re
 
@@ -267,6 +268,82 @@ def test_norms_are_upper_bounds(crowd):
   exact = np.bincount(crowd.user, terms)
   assert (np.asarray(found) >= exact).all()
   np.testing.assert_allclose(found, exact, rtol=1e-3)
+
+
+def exact_square(*numbers):
+  """a^2 (scale^2 + y^2) of a rating, as a fraction."""
+  numbers = (fractions.Fraction(float(number)) for number in numbers)
+  rating, mean, weight, bias, bound, scale = numbers
+  y = min(max(rating - mean - bias, -bound), bound)
+  return weight**2 * (scale**2 + y**2)
+
+
+@pytest.mark.parametrize('num_items', [1, 30, 2**12, 2**21])
+@pytest.mark.parametrize('most', [4.0, 0.3, 0.01])
+def test_norms_are_never_below_the_exact_ones(num_items, most):
+  """Where all float32 can do is round, and where terms are below a unit."""
+  rng = np.random.default_rng(7)
+  each = min(num_items, 5)
+  rows = [
+    (u, i, float(rng.integers(1, 6))) for u in range(200) for i in range(each)
+  ]
+  normal = lambda size: rng.normal(size=size).astype('float32')
+  bias, mean = normal(200), normal(each)
+  weight = rng.uniform(0, most, each).astype('float32')
+  public = user_sums.Public(mean, weight, np.float32(1.7), np.float32(0.3))
+  found = user_sums.squared_norms(
+    training_data(table(rows, 200, each)).by_user,
+    jnp.asarray(bias),
+    jax.tree.map(jnp.asarray, public),
+    num_items,
+  )
+  exact = [fractions.Fraction(0)] * 200
+  for u, i, value in rows:
+    exact[u] += exact_square(value, mean[i], weight[i], bias[u], *public[2:])
+  assert all(
+    fractions.Fraction(float(upper)) >= norm
+    for upper, norm in zip(found, exact, strict=True)
+  )
+
+
+def test_a_user_at_the_bound_is_above_it_in_float32_and_below_what_is_stated():
+  """The products of a term are rounded, so the bound needs room for that.
+
+  Weights and vectors have a slack of their own, without which the users here
+  are: each has one item, and bounds that hold with equality before rounding.
+  """
+  count, rng = 2000, np.random.default_rng(8)
+  rows = [(u, u, 4.0) for u in range(count)]
+  uniform = lambda low, high: rng.uniform(low, high, count).astype('float32')
+  users = user_sums.Users(
+    uniform(2, 3), uniform(0.3, 1)[:, None], uniform(0.5, 1)
+  )
+  # Counts so small that the bound is tight.
+  public = user_sums.Public(
+    uniform(0, 1), uniform(0.5, 1), np.float32(2), np.float32(1e-6)
+  )
+  unit = user_sums.least_unit(1, user_sums.term_bound(2.0, 1e-6, 1.0))
+  found = user_sums.item_sums(
+    training_data(table(rows, count, count)).by_item,
+    jax.tree.map(jnp.asarray, users),
+    jax.tree.map(jnp.asarray, public),
+    jnp.float32(unit),
+  )
+  found = np.linalg.norm(np.asarray(found, float) * unit, axis=1)
+  squares = [
+    exact_square(4.0, mean, weight, bias, *public[2:])
+    for mean, weight, bias in zip(*public[:2], users.bias, strict=True)
+  ]
+  contribution = users.weight.astype(float) * np.sqrt(np.array(squares, float))
+  share = users.vector[:, 0].astype(float)
+  exact = contribution * np.hypot(1.0, share)
+  worst = np.argmax(found / exact)
+  assert found[worst] > exact[worst] * (1 + 1e-7)
+  for u in (worst, *range(10)):
+    config = settings(
+      contribution=contribution[u], vector_share=share[u], count_scale=1e-6
+    )
+    assert found[u] <= sensitivity(config, 1)
 
 
 def test_elementwise_solutions_are_those_of_lapack():

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from independence import assert_independent
 
 from dpmf_jax.mechanisms.laplace import (
   ERROR,
@@ -95,6 +96,35 @@ def test_laplace_is_near_the_exact_value_for_its_bits():
   # The largest there is, and what one step of the bits is at REACH.
   assert -np.log(np.float32(0.5 * 2.0**-96)) < MOST
   assert 2.0**-97 / np.exp(-REACH) < ERROR / 8
+
+
+@pytest.mark.parametrize('place', [0, 1, 2])
+def test_sizes_have_96_bits(monkeypatch, place):
+  """Without the last of three words they would end at 45, short of REACH.
+
+  One draw in 2^64 shows that, so words are given: 0 before `place`, and of
+  all lengths there.
+  """
+  rng = np.random.default_rng(0)
+  words = rng.integers(0, 2**32, (4, 20_000))
+  words[:place] = 0
+  words[place] >>= rng.integers(0, 32, 20_000)
+  bits = lambda key, shape, dtype: jnp.asarray(words, dtype)
+  monkeypatch.setattr(jax.random, 'bits', bits)
+  found = np.abs(laplace(jax.random.key(0), (20_000,)).normal)
+  whole = [int(a) << 64 | int(b) << 32 | int(c) for a, b, c in words[:3].T]
+  exact = 96 * np.log(2) - np.log(np.array(whole, float) + 0.5)
+  assert (np.abs(found - exact) <= ERROR / 4 * (1 + exact)).all()
+  assert place < 2 or exact.max() > REACH
+
+
+def test_dither_is_independent_of_the_noise():
+  drawn = laplace(jax.random.key(12), (2**20,))
+  found = np.asarray(drawn.normal, float)
+  size = np.exp(-np.abs(found))
+  # The sign, and the word that sizes are made of, 16 bits at a time.
+  for fraction in (found > 0, size, size * 2**16 % 1):
+    assert_independent(drawn.uniform, 2**16, fraction)
 
 
 @pytest.mark.parametrize('rank', [2, 5, 128])

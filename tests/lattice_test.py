@@ -65,6 +65,17 @@ def test_counts_are_integers_that_never_exceed_the_norm(
   assert error.max() <= 0.5 + 1e-3
 
 
+@pytest.mark.parametrize('rank', [1, 4, 15, 16, 63, 64])
+def test_counts_leave_room_for_float32_where_all_are_rounded_up(rank):
+  """Coordinates alike: rounding adds all that it can to the norm.
+
+  Residuals are off by up to 1e-5 (see `GaussianMFConfig`), which this pays.
+  """
+  counts = lattice.columns(jnp.ones((1, rank)), jnp.float32(1.0)).counts
+  assert np.linalg.norm(np.asarray(counts, float)) <= 1024 * (1 - 1e-5)
+  assert np.linalg.norm(np.asarray(counts, float)) > 1024 * (1 - 0.01)
+
+
 def test_entries_that_are_not_finite_count_as_zero_or_large():
   rows = jnp.array([[jnp.nan, 1.0], [jnp.inf, 1.0], [1e30, 1e30]])
   found = lattice.columns(rows, jnp.float32(1.0))

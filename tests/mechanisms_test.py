@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from independence import assert_independent
 from jax.extend.random import threefry_2x32
 
 from dpmf_jax.mechanisms import noise
@@ -174,16 +175,36 @@ def test_noise_entries_are_independent():
   assert np.abs(correlation).max() < 0.036
 
 
-def test_radii_leave_no_gaps_below_the_reach():
-  # All bits but the last few are 0: the largest radii there are. Below REACH
-  # neighbours are closer than the dither, 2^-7 of the noise to either side.
+def test_dither_is_independent_of_the_noise():
+  """It hides the grid of float32 noise only if it is no part of the noise."""
+  # Sixteen blocks: the first half of each are the x of pairs, the rest the y.
+  count = 2**20
+  (drawn,) = draws(jax.random.key(10), [(count,)])
+  normals, dithers = (
+    np.asarray(part).reshape(16, 2, -1).transpose(1, 0, 2).reshape(2, -1)
+    for part in drawn
+  )
+  x, y = normals.astype(np.float64)
+  turn = np.arctan2(y, x) / (2 * np.pi) % 1
+  radius = np.exp(-(x * x + y * y) / 2)
+  # The words that pairs were made of, 16 bits at a time: float32 keeps both.
+  for dither in dithers:
+    for fraction in (turn, turn * 2**16 % 1, radius, radius * 2**16 % 1):
+      assert_independent(dither, 2**16, fraction)
+
+
+def test_radii_leave_no_gaps_below_the_reach_and_have_an_end():
+  # All bits but the last few are 0: the largest radii there are.
   last = np.arange(256, dtype=np.uint32)
   words = jnp.stack([jnp.zeros(256, 'uint32')] * 3 + [jnp.asarray(last)])
   radius = np.asarray(noise._pairs(words).normal)[0]  # angle 0
-  assert radius[0] > 9.4
-  gaps = -np.diff(radius)
-  assert (gaps[radius[:-1] < noise.REACH] < 2.0**-7).all()
+  assert 9.4 < radius[0] < 9.5
   assert (radius < noise.REACH).any()
+  gap = np.abs(np.diff(radius))[radius[:-1] < noise.REACH].max()
+  # Neighbours are closer than the dither to either side, or the lattice. Just
+  # below a power of 2 the dither is smallest beside the noise.
+  for units in (64.0, *(2.0**log - 1e-3 for log in range(7, 23)), MOST_UNITS):
+    assert gap * units < max(1.0, 2.0 ** dither_bits(units, 1.0) / 2)
 
 
 def test_what_tails_cannot_reach_is_bounded():

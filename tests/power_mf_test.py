@@ -139,6 +139,42 @@ def test_removing_any_rating_moves_one_row_of_factor_sums_by_at_most_its_bound(
     assert largest > 0.99 * bound  # it is reached
 
 
+@pytest.mark.parametrize('rank', [3, 15, 63])
+def test_rounding_moves_every_coordinate_of_a_row(rank):
+  """So that the bound must grow with the rank, by what rounding adds.
+
+  Users rated item 0, whose coordinates are alike and a bit more than a whole
+  number of units each, and item 1, which brings the sums of some of them to
+  where the term of item 0 crosses one unit more, in all coordinates at once.
+  """
+  config = make(rank=rank, lattice_bits=4)
+  values = np.linspace(2.4, 3.0, 200)
+  users = np.arange(200)
+  both = from_arrays(
+    np.tile(users, 2),
+    np.repeat([0, 1], 200),
+    np.concatenate([np.full(200, 1.0), values]),
+    scale=SCALE,
+  )
+  other = jnp.ones((2, rank)) * jnp.array([[1.0], [1 / 16]])
+
+  def sums(table):
+    data, rows, _, _ = side(table, 'user')
+    state = without_noise(power_mf(config).init(jax.random.key(0), data))
+    found = sums_of(
+      jax.random.key(1), state, rows, (jnp.zeros(2), jnp.zeros(200)),
+      jnp.zeros((200, rank)), other,
+    )  # fmt: skip
+    return np.asarray(found, np.float64)
+
+  moved = np.linalg.norm(sums(both) - sums(both.take(both.item == 1)), axis=1)
+  bound = settings.row_sensitivity(config)
+  assert 0.97 * bound < moved.max() <= bound
+  # One coordinate's rounding would not be enough.
+  unit = settings.lattice_unit(config)
+  assert moved.max() > config.residual_bound + unit
+
+
 def test_without_noise_sums_are_those_of_a_loop(small_ratings):
   config = make(rank=3)
   data = training_data(small_ratings)

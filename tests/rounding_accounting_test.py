@@ -1,11 +1,25 @@
 """Corners where rounding once gave a number that was too small, or none."""
 
+import fractions
+import itertools
 import math
 
+import mpmath
+import numpy as np
 import pytest
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import Composed, Gaussian, Laplace, Pure, after, ledger
+from dpmf_jax.accounting.composition import delta_bounds, epsilon_bounds
+from dpmf_jax.accounting.events import pure_epsilon
+from dpmf_jax.accounting.gaussian import mu_of
+from dpmf_jax.accounting.laplace import delta_of_one, epsilon_of_one
+from dpmf_jax.accounting.local import local_gaussian
+from dpmf_jax.accounting.personalized import (
+  gaussian_weights,
+  laplace_weights,
+  sampled_epsilon,
+)
 from dpmf_jax.accounting.response import kov_delta
 
 
@@ -34,6 +48,77 @@ def test_the_top_corner_is_not_underestimated():
   # The exact value by 60-digit arithmetic is 8.8e-16.
   found = kov_delta(5.755686969028228, 3, 17.267060907084684)
   assert 8.8e-16 * 0.99 <= found < 1e-13
+
+
+def test_one_laplace_release_is_never_below_its_exact_curve():
+  rng = np.random.default_rng(0)
+  with mpmath.workdps(60):
+    for multiplier, delta, part in rng.uniform(0.01, 0.99, (2000, 3)):
+      event = Laplace(multiplier)
+      whole = 1 / mpmath.mpf(multiplier)
+      assert pure_epsilon(event) >= whole
+      exact = whole + 2 * mpmath.log(1 - mpmath.mpf(delta))
+      assert epsilon_of_one(event, delta) >= exact
+      epsilon = part * float(whole)
+      exact = 1 - mpmath.exp((mpmath.mpf(epsilon) - whole) / 2)
+      assert delta_of_one(event, epsilon) >= exact
+
+
+def test_weights_never_give_a_record_more_than_its_epsilon():
+  exact = fractions.Fraction
+  epsilons = np.random.default_rng(2).uniform(0.01, 3.0, 2000)
+  largest = epsilons.max()
+  for weight, epsilon in zip(laplace_weights(epsilons), epsilons, strict=True):
+    assert exact(weight) * exact(largest) <= exact(epsilon)
+  top = mu_of(largest, 1e-6)
+  for weight, epsilon in zip(
+    gaussian_weights(epsilons[:200], 1e-6, largest), epsilons, strict=False
+  ):
+    assert exact(weight) * exact(top) <= exact(mu_of(epsilon, 1e-6))
+
+
+@pytest.mark.parametrize('epsilon', [1e-3, 1.0, 29.0, 30.0, 40.0, 300.0])
+def test_sampled_epsilons_are_never_below_the_exact_ones(epsilon):
+  chances = 10.0 ** -np.random.default_rng(3).uniform(0, 40, 300)
+  with mpmath.workdps(60):
+    for chance in chances:
+      exact = mpmath.log1p(mpmath.mpf(chance) * mpmath.expm1(epsilon))
+      assert sampled_epsilon(chance, epsilon) >= exact
+
+
+def test_local_noise_is_never_accounted_as_more_than_it_is():
+  exact = fractions.Fraction
+  deviations, moves = np.random.default_rng(4).uniform(0.1, 10, (2, 2000))
+  event = local_gaussian(deviations=deviations, sensitivities=moves)
+  for part, deviation, move in zip(
+    event.events, deviations, moves, strict=True
+  ):
+    assert exact(part.noise_multiplier) <= exact(deviation) / exact(move)
+
+
+def exact_delta(epsilons, total):
+  """Of binary randomized responses, by all of their answers."""
+  delta = 0.0
+  for signs in itertools.product((1, -1), repeat=len(epsilons)):
+    loss = np.dot(signs, epsilons)
+    chance = math.prod(
+      1 / (1 + math.exp(-sign * epsilon))
+      for sign, epsilon in zip(signs, epsilons, strict=True)
+    )
+    delta += chance * max(0.0, -math.expm1(total - loss))
+  return delta
+
+
+@pytest.mark.parametrize('epsilons', [(0.1, 2.0), (1.0, 0.3, 0.3), (0.2,) * 4])
+def test_no_rule_is_below_responses_of_different_epsilons(epsilons):
+  event = Composed(tuple(Pure(epsilon) for epsilon in epsilons))
+  for total in np.linspace(0, sum(epsilons), 20):
+    exact = exact_delta(epsilons, total)
+    for rule, delta in delta_bounds(event, total).items():
+      assert delta >= exact * (1 - 1e-12) - 1e-15, rule
+  for delta in (1e-6, 1e-3, 0.1):
+    for rule, epsilon in epsilon_bounds(event, delta).items():
+      assert exact_delta(epsilons, epsilon) <= delta * (1 + 1e-12), rule
 
 
 @pytest.mark.parametrize(

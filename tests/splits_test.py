@@ -162,6 +162,15 @@ def test_order_and_values_play_no_part(pairs, seed, order):
     assert rows(one[0]) == rows(two[0])
 
 
+def test_equal_hashes_do_not_make_places_count(table, monkeypatch):
+  nothing = lambda ratings, seed: np.zeros(len(ratings), np.uint64)
+  monkeypatch.setattr(splits, '_hashes', nothing)
+  _, expected = splits.hold_out_per_user(table, 3, seed=1)
+  order = np.random.default_rng(0).permutation(len(table))
+  _, found = splits.hold_out_per_user(table.take(order), 3, seed=1)
+  assert rows(found) == rows(expected)
+
+
 def test_an_odd_id_elsewhere_does_not_move_the_others():
   plain = [(user, item, 1) for user in range(1, 6) for item in range(1, 9)]
   users, items, _ = zip(*plain, strict=True)
