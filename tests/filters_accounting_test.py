@@ -95,6 +95,21 @@ def test_a_total_of_a_mixture_is_no_filter_even_with_a_budget():
 def test_the_parts_of_delta_are_no_more_than_delta():
   shares = filters.MAIN_SHARE, filters.MIXED_SHARE, filters.PURE_SHARE
   assert sum(shares) < 1
+  noise, pure = Gaussian(9.0), Pure(0.2)
+  for runs, share, names in (
+    ([noise, noise], filters.MIXED_SHARE, {'gaussian', 'renyi'}),
+    ([noise, pure], filters.MIXED_SHARE, {'gaussian', 'renyi'}),
+    ([pure, noise], filters.MAIN_SHARE, {'renyi'}),
+    ([pure, pure], filters.MAIN_SHARE, {'pure', 'renyi'}),
+  ):
+    found = filters.bounds(runs, budget=BUDGET, delta=DELTA)
+    assert found.keys() == names
+    curve = accounting.curve_of(Composed(tuple(runs)))
+    order = filters.fixed_order(BUDGET, share * DELTA)
+    assert found['renyi'] == rdp.epsilon_at(curve, share * DELTA, order)
+    if runs == [noise, noise]:
+      exact = accounting.epsilon(Gaussian(9.0, 2), filters.MAIN_SHARE * DELTA)
+      assert found['gaussian'] == pytest.approx(exact, rel=1e-12)
 
 
 @pytest.mark.parametrize('epsilon', [1e-9, 1e-3, 0.1, 1.0, 3.0, 10.0, 100.0])
