@@ -34,6 +34,10 @@ The certificate of a run, checked and in words:
 
   python -m launch.account --certificate=runs/first --html=first.html
 
+What all runs in a ledger cost together, and when that holds:
+
+  python -m launch.account --ledger=ml-100k.ledger
+
 Settings of gaussian_mf that are not given are those of launch.train. `sigma`
 is the standard deviation of the noise; for gaussian_mf, per entry of the user
 gradient.
@@ -98,6 +102,9 @@ _CERTIFICATE = flags.DEFINE_string(
 _HTML = flags.DEFINE_string('html', None, 'File for the certificate as HTML.')
 _MARKDOWN = flags.DEFINE_string(
   'markdown', None, 'File for the certificate as Markdown.'
+)
+_LEDGER = flags.DEFINE_string(
+  'ledger', None, 'File of launch.train --ledger, whose total is to be shown.'
 )
 _SIGMA = flags.DEFINE_float(
   'sigma', None, 'sound: noise of the user gradient, instead of --epsilon.'
@@ -258,6 +265,8 @@ def answer_for(system: str, steps: int, epsilon: float | None) -> Answer:
 def main(_: Sequence[str]) -> None:
   if _CERTIFICATE.value is not None:
     return show_certificate()
+  if _LEDGER.value is not None:
+    return show_ledger()
   _refuse('an account; it needs --certificate', _HTML, _MARKDOWN)
   system, table = _given(_SYSTEM), _TABLE.value
   read = {flag.name for flag in _READS[system]}
@@ -385,6 +394,7 @@ def draw(path: str, system: str, answer: Answer) -> None:
 def show_certificate() -> None:
   """Checks the certificate of a run, prints it, and writes other formats."""
   _refuse('--certificate', _SYSTEM, _STEPS, _EPSILON, _TABLE, _CSV, _PLOT)
+  _refuse('--certificate', _LEDGER)
   from dpmf_jax import certificate, files, rendering
 
   document = certificate.read(_CERTIFICATE.value or '')
@@ -395,6 +405,15 @@ def show_certificate() -> None:
     if flag.value is not None:
       files.write_bytes(flag.value, render(document).encode())
   print(rendering.text(document))
+
+
+def show_ledger() -> None:
+  """Prints what all the runs in a ledger cost together."""
+  _refuse('--ledger', _SYSTEM, _STEPS, _EPSILON, _TABLE, _CSV, _PLOT)
+  _refuse('--ledger', _HTML, _MARKDOWN)
+  from dpmf_jax.accounting import ledger
+
+  print(json.dumps(ledger.statement(_LEDGER.value or ''), allow_nan=False))
 
 
 def _sensitivity(

@@ -21,6 +21,11 @@ than the budget that the ledger was begun with:
   python -m launch.train --dataset=ml-100k --epsilon=1 --output=runs/first \\
     --ledger=ml-100k.ledger --budget_epsilon=3
 
+The budget holds even if runs are chosen after seeing what earlier ones
+released. It must be named at the ledger's first use and cannot be changed. With
+--budget_epsilon=unlimited nothing is refused; the total that is then printed is
+not valid if later runs were chosen after seeing earlier ones.
+
 A personalized system needs the epsilon that each rating is to have, a public
 fact: --epsilon_column=NAME (of the --ratings file), --epsilon_file=FILE (lines
 of user,epsilon) or --specification=fractions (drawn as published). In place of
@@ -146,11 +151,12 @@ _LEDGER = flags.DEFINE_string(
   'File in which everything spent on this data set is put down; made at its '
   'first use. Keep it, and keep it private.',
 )
-_BUDGET_EPSILON = flags.DEFINE_float(
+_BUDGET_EPSILON = flags.DEFINE_string(
   'budget_epsilon',
   None,
   'The most that all runs in --ledger may cost together, at --delta. Needed '
-  'at its first use only.',
+  'at its first use only. unlimited: they are only added up, and the total is '
+  'not valid if later runs were chosen after seeing earlier ones.',
 )
 
 
@@ -223,6 +229,19 @@ def _public_features() -> dict[str, str]:
   return {'user_features': f'sha256 {digest}'}
 
 
+def _budget() -> Any:
+  """The value of --budget_epsilon: a number, 'unlimited' or None."""
+  value = _BUDGET_EPSILON.value
+  if value in (None, 'unlimited'):
+    return value
+  try:
+    return float(value)
+  except ValueError:
+    raise ValueError(
+      f"--budget_epsilon={value} must be a number or 'unlimited'"
+    ) from None
+
+
 def _spend(name: str, system, config, variant: str, ratings):
   """What puts this run into the ledger; None without one."""
   from dpmf_jax import runs
@@ -238,7 +257,7 @@ def _spend(name: str, system, config, variant: str, ratings):
     ledger.spend,
     _LEDGER.value,
     ledger.proved_event(system.guarantee),
-    budget_epsilon=_BUDGET_EPSILON.value,
+    budget_epsilon=_budget(),
     delta=config.delta,
     unit=system.guarantee.unit,
     relation=system.guarantee.relation,

@@ -11,6 +11,7 @@ import pytest
 from certificate_test import make
 
 from dpmf_jax import accounting
+from dpmf_jax.accounting import ledger
 
 PAPER = (
   '--variant=paper --steps=1250 --epsilon_per_step=0.3 --delta_per_step=0.01'
@@ -385,3 +386,40 @@ def test_wrong_certificates(tmp_path):
   refused(f'{flag} --html={tmp_path}', 'is a directory', system=None)
   refused(f'{flag} --steps=3', '--steps is not for --certificate', system=None)
   refused(flag, '--system is not for --certificate')
+
+
+# Ledgers
+
+
+@pytest.mark.filterwarnings('ignore:.*has no budget')
+@pytest.mark.parametrize('budget', [3.0, 'unlimited'])
+def test_a_ledger_says_what_holds(tmp_path, budget):
+  path = tmp_path / 'mine.ledger'
+  for _ in range(2):
+    ledger.spend(
+      path, accounting.Gaussian(9.0), delta=1e-6, unit='rating',
+      relation='replace', dataset='mine', budget_epsilon=budget,
+    )  # fmt: skip
+  found = answer(f'--ledger={path}', system=None)
+  assert found == ledger.statement(path)
+  assert found['releases'] == 2
+  assert found['epsilon'] == ledger.total(path)
+  not_valid = 'not valid if later runs were chosen after seeing earlier ones'
+  assert found['caveat'] == not_valid
+  assert found['budget_epsilon'] == budget
+  if budget == 'unlimited':
+    assert found['adaptive_epsilon'] is None
+    assert found['holds'] == f'no budget: {not_valid}'
+  else:
+    assert found['adaptive_epsilon'] == 3
+    assert 'what holds is the budget, epsilon 3' in found['holds']
+
+
+def test_wrong_ledgers(tmp_path):
+  path = tmp_path / 'mine.ledger'
+  refused(f'--ledger={path}', f'{path}: No such file', system=None)
+  path.touch()
+  refused(f'--ledger={path}', 'is empty: not a ledger yet', system=None)
+  refused(f'--ledger={path}', '--system is not for --ledger')
+  both = f'--ledger={path} --certificate={tmp_path}'
+  refused(both, '--ledger is not for --certificate', system=None)

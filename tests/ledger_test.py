@@ -53,6 +53,8 @@ def gaussian_of(epsilon, count=1):
 
 
 def spend(path, event, **facts):
+  if not path.exists():
+    facts = {'budget_epsilon': 100, **facts}
   return ledger.spend(path, event, **{**FACTS, **facts})
 
 
@@ -139,21 +141,188 @@ def test_a_refusal_has_the_arithmetic_and_writes_nothing(path):
   assert 2 * 0.999 < ledger.total(path) <= 2
 
 
+def test_the_first_use_needs_a_budget(path):
+  with pytest.raises(ValueError, match='is new: say with budget_epsilon'):
+    ledger.spend(path, gaussian_of(1.0), **FACTS)
+  assert path.read_bytes() == b''
+  with pytest.raises(ValueError, match='budget_epsilon must be a number'):
+    spend(path, gaussian_of(1.0), budget_epsilon='none')
+
+
 def test_without_a_budget_it_only_keeps_count(path):
   for _ in range(3):
-    spend(path, gaussian_of(5.0))
+    with pytest.warns(UserWarning, match=ledger.NOT_VALID):
+      spend(path, gaussian_of(5.0), budget_epsilon='unlimited')
   total = ledger.total(path)
-  assert ledger.header(path).budget_epsilon is None
+  assert ledger.header(path).budget_epsilon == 'unlimited'
   assert ledger.summary(path).startswith('ledger: 3 releases, epsilon ')
-  assert ledger.summary(path).endswith('spent at delta 1e-06')
+  assert ledger.summary(path).endswith(
+    'spent at delta 1e-06; no budget: not valid if later runs were chosen '
+    'after seeing earlier ones'
+  )
   assert float(ledger.summary(path).split()[4]) == pytest.approx(total, abs=0.1)
+  statement = ledger.statement(path)
+  assert statement['epsilon'] == total
+  assert statement['adaptive_epsilon'] is None
+  for words in (statement['caveat'], statement['holds']):
+    assert ledger.NOT_VALID in words
 
 
 def test_summary(path):
   spend(path, gaussian_of(1.0), budget_epsilon=3)
   assert ledger.summary(path) == (
-    'ledger: 1 release, epsilon 1 of 3 spent at delta 1e-06'
+    'ledger: 1 release, epsilon 1 of 3 spent at delta 1e-06; if later runs are '
+    'chosen after seeing earlier ones, what holds is the budget, epsilon 3 at '
+    'delta 1e-06'
   )
+  statement = ledger.statement(path)
+  assert statement['epsilon'] == statement['counted_epsilon'] <= 1
+  assert statement['adaptive_epsilon'] == 3
+
+
+def test_a_budget_that_was_lowered_by_hand_is_not_said_to_hold(path):
+  spend(path, gaussian_of(1.0), budget_epsilon=3)
+  text = path.read_text()
+  path.write_text(
+    text.replace('"budget_epsilon": 3.0', '"budget_epsilon": 0.5')
+  )
+  assert ledger.statement(path)['adaptive_epsilon'] is None
+  assert ledger.summary(path).endswith(ledger.NOT_VALID)
+
+
+def as_before(path, budget):
+  """Makes a ledger what the version without required budgets wrote."""
+  head, rest = path.read_text().split('\n', 1)
+  values = json.loads(head)
+  values |= {'schema': 'dpmf_jax-ledger-1', 'budget_epsilon': budget}
+  path.write_text(json.dumps(values) + '\n' + rest)
+
+
+def test_an_old_ledger_without_a_budget_is_unlimited(path):
+  spend(path, gaussian_of(1.0))
+  as_before(path, None)
+  assert ledger.header(path).budget_epsilon == 'unlimited'
+  assert ledger.summary(path).endswith(f'no budget: {ledger.NOT_VALID}')
+  with pytest.warns(UserWarning, match=ledger.NOT_VALID):
+    spend(path, gaussian_of(200.0))
+  with pytest.raises(ValueError, match="budget_epsilon='unlimited'"):
+    spend(path, gaussian_of(1.0), budget_epsilon=3)
+
+
+def test_an_old_ledger_with_a_budget_is_read_and_said_to_be_old(path):
+  spend(path, gaussian_of(1.0))
+  as_before(path, 3.0)
+  spend(path, gaussian_of(1.0), budget_epsilon=3)
+  with pytest.raises(ledger.BudgetExceeded):
+    spend(path, gaussian_of(2.9))
+  assert ledger.statement(path)['adaptive_epsilon'] is None
+  assert ledger.summary(path).endswith(
+    f'begun by an earlier version: {ledger.NOT_VALID}'
+  )
+
+
+# Runs that are chosen after seeing earlier ones.
+
+
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(200)
+
+
+def delta_reached(mus, stops, stated):
+  """E (1 - e^(stated - loss))+ of whoever stops when the loss passes `stops`.
+
+  By quadrature. The loss after some Gaussian runs is a walk with steps
+  N(mu^2/2, mu^2); stated[t] is the epsilon that is stated after run t.
+  """
+  losses, masses, spent, reached = np.zeros(1), np.ones(1), 0.0, 0.0
+
+  def part(low, high):
+    """Losses in an interval, and their masses after one more run."""
+    at = (low + high) / 2 + (high - low) / 2 * NODES
+    steps = (at[:, None] - losses - mu**2 / 2) / mu
+    density = np.exp(-(steps**2) / 2) @ masses / mu / np.sqrt(2 * np.pi)
+    return at, density * WEIGHTS * max(high - low, 0) / 2
+
+  def beyond(low, high, epsilon):
+    at, mass = part(max(low, epsilon), high)
+    return float(-np.expm1(np.minimum(epsilon - at, 0)) @ mass)
+
+  for mu, stop, epsilon in zip(mus, stops, stated, strict=True):
+    spent += mu**2
+    low, high = (spent / 2 + side * 10 * spent**0.5 for side in (-1, 1))
+    stop = min(stop, high)
+    reached += beyond(stop, high, epsilon)
+    last = beyond(low, stop, epsilon)  # counts if this was the last run
+    losses, masses = part(low, stop)
+  return reached + last
+
+
+DOUBLING = [0.05 * 2 ** (run / 2) for run in range(36)]  # mu^2 doubles
+
+
+@pytest.mark.filterwarnings('ignore:.*has no budget')
+@pytest.mark.parametrize(
+  ('delta', 'reached'), [(0.01, 0.0966), (0.001, 0.0231)]
+)
+def test_a_total_is_no_bound_for_who_stops_when_the_loss_passes_it(
+  path, delta, reached
+):
+  # Why there are budgets, and what is printed without one.
+  printed = []
+  for mu in DOUBLING:
+    spend(path, Gaussian(1 / mu), delta=delta, budget_epsilon='unlimited')
+    printed.append(ledger.total(path))
+  found = delta_reached(DOUBLING, printed, printed)
+  assert found == pytest.approx(reached, rel=0.001)
+  assert ledger.NOT_VALID in ledger.summary(path)
+  # The same runs without looking are as stated.
+  never = [np.inf] * len(DOUBLING)
+  found = delta_reached(DOUBLING, never, printed)
+  assert found == pytest.approx(delta, rel=1e-3)
+
+
+@pytest.mark.parametrize('delta', [0.01, 0.001])
+@pytest.mark.parametrize('budget', [1.0, 30.0])
+def test_with_a_budget_the_same_adversary_stays_within_delta(
+  path, delta, budget
+):
+  mus, printed = [], []
+  left = accounting.gaussian.mu_of(budget, 0.999 * delta) ** 2
+  while left > 0:
+    mu = DOUBLING[len(mus)]
+    if 3 * mu**2 > left:  # the next one would not fit: all that is left
+      mu = left**0.5
+    spend(path, Gaussian(1 / mu), delta=delta, budget_epsilon=budget)
+    mus.append(mu)
+    printed.append(ledger.statement(path)['counted_epsilon'])
+    left = 0 if mu**2 == pytest.approx(left) else left - mu**2
+  with pytest.raises(ledger.BudgetExceeded):
+    spend(path, Gaussian(10 / mu), delta=delta)
+  stated = [budget] * len(mus)
+  assert ledger.statement(path)['adaptive_epsilon'] == budget
+  never = [np.inf] * len(mus)
+  for stops in (printed, stated, never):
+    assert delta_reached(mus, stops, stated) <= delta
+  assert delta_reached(mus, never, stated) > 0.998 * delta
+
+
+def test_a_mixture_is_refused_though_its_total_would_fit(path):
+  first, second = gaussian_of(2.0), Pure(1.0)
+  assert accounting.epsilon(Composed((first, second)), 1e-6) < 3
+  spend(path, first, budget_epsilon=3)
+  with pytest.raises(
+    ledger.BudgetExceeded, match='may be chosen after seeing others: more'
+  ):
+    spend(path, second)
+  spend(path, Pure(0.25))
+  assert ledger.statement(path)['adaptive_epsilon'] == 3
+
+
+@pytest.mark.parametrize('epsilons', [[1.5, 1.5], [0.1, 0.2], [0.1] * 3])
+def test_pure_epsilons_that_add_up_to_the_budget_fit(path, epsilons):
+  for epsilon in epsilons:
+    spend(path, Pure(epsilon), budget_epsilon=round(sum(epsilons), 9))
+  with pytest.raises(ledger.BudgetExceeded):
+    spend(path, Pure(1e-9))
 
 
 def test_a_dry_run_spends_nothing(path):
@@ -290,6 +459,7 @@ def test_only_events_are_made_from_a_file(name):
     ({'relation': 'add_remove'}, "relation='replace'"),
     ({'delta': 1e-5}, 'counts with delta=1e-06, this run has 1e-05'),
     ({'budget_epsilon': 4}, r'begun with budget_epsilon=3\.0, this run has 4'),
+    ({'budget_epsilon': 'unlimited'}, "this run has 'unlimited': leave it out"),
     ({'dataset': 'other', 'digest': 'b'}, "ledger of 'made-up'"),
     ({'dataset': 'other', 'digest': ''}, "ledger of 'made-up'"),
     ({'unit': 'people'}, 'unit must be one of'),
@@ -304,6 +474,20 @@ def test_ledgers_are_not_mixed(path, facts, words):
   before = path.read_bytes()
   with pytest.raises(ValueError, match=words):
     spend(path, gaussian_of(0.1), **{'digest': 'a', **facts})
+  assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize('digests', [('', 'b'), ('a', ''), ('', '')])
+def test_no_digest_is_no_proof_of_the_same_ratings(path, digests):
+  first, second = digests
+  spend(path, gaussian_of(0.1), digest=first, entry_id='run')
+  before = path.read_bytes()
+  with pytest.raises(ValueError, match="ledger of 'made-up'"):
+    spend(path, gaussian_of(0.1), digest=second, dataset='other')
+  if first != second:
+    # A release of unknown ratings is not the one that was paid for.
+    with pytest.raises(ValueError, match='release about other ratings'):
+      spend(path, gaussian_of(0.1), digest=second, entry_id='run')
   assert path.read_bytes() == before
 
 
@@ -328,7 +512,7 @@ def test_a_budget_may_be_left_out_or_repeated(path):
   ('change', 'words'),
   [
     (lambda s: s.replace('"Gaussian"', '"Unheard"'), 'line 2: event .Unheard.'),
-    (lambda s: s.replace('ledger-1', 'ledger-9'), 'line 1: schema must be'),
+    (lambda s: s.replace('ledger-2', 'ledger-9'), 'line 1: schema must be'),
     (lambda s: s.replace('proved', 'claimed'), 'line 2: status, unit, rel'),
     (lambda s: s.replace('"what"', '"where"'), 'line 2: what is missing'),
     (lambda s: s.replace('"count": 1', '"count": -1'), 'line 2: count must be'),
@@ -547,7 +731,7 @@ for _ in range(rounds):
         while True:
           entry = ledger.spend(
             path, Gaussian(50.0), delta=1e-6, unit='rating',
-            relation='replace', dataset='made-up',
+            relation='replace', dataset='made-up', budget_epsilon='unlimited',
           )
           os.write(tell, (entry.id + chr(10)).encode())
       except ValueError as error:
@@ -619,8 +803,9 @@ def test_training_is_charged_and_refused(launch, ratings_file, path, tmp_path):
     launch, ratings_file, path, first, '--epsilon=2', '--budget_epsilon=3'
   )
   assert done.returncode == 0, done.stderr
-  line = 'ledger: 1 release, epsilon 2 of 3 spent at delta 1e-06'
-  assert line in done.stdout.splitlines()
+  line = 'ledger: 1 release, epsilon 2 of 3 spent at delta 1e-06; '
+  assert line in done.stdout
+  assert 'what holds is the budget, epsilon 3 at delta 1e-06\n' in done.stdout
   (entry,) = ledger.entries(path)
   document = files.read_json(first / 'certificate.json')
   assert entry.epsilon == document['epsilon']
@@ -676,6 +861,24 @@ def test_wrong_input_spends_nothing(
   assert words in done.stderr
   assert path.read_bytes() == before
   assert not (tmp_path / 'run' / 'model.safetensors').exists()
+
+
+def test_training_without_a_budget_is_said_not_to_hold(
+  launch, ratings_file, path, tmp_path
+):
+  flags = launch, ratings_file, path, tmp_path / 'run', '--epsilon=1'
+  for wrong, words in (
+    ((), 'is new: say with budget_epsilon'),
+    (['--budget_epsilon=lots'], "must be a number or 'unlimited'"),
+  ):
+    done = train(*flags, *wrong)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert words in done.stderr
+  done = train(*flags, '--budget_epsilon=unlimited')
+  assert done.returncode == 0, done.stderr
+  assert f'has no budget: its total is {ledger.NOT_VALID}' in done.stderr
+  assert f'no budget: {ledger.NOT_VALID}\n' in done.stdout
 
 
 def test_a_budget_needs_a_ledger(launch, ratings_file, tmp_path):

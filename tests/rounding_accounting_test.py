@@ -148,6 +148,7 @@ def test_an_id_is_refused_for_other_ratings(tmp_path):
     unit='rating',
     relation='replace',
     dataset='x',
+    budget_epsilon=3,
     digest=digest,
     entry_id='run',
   )

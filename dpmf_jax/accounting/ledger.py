@@ -1,7 +1,8 @@
 """The ledger: what all releases about one data set have cost together.
 
   spend(path, event, budget_epsilon=3, delta=1e-6, ...)   before noise is drawn
-  total(path), entries(path), header(path), summary(path)   for a look at it
+  total(path), entries(path), header(path)   for a look at it
+  statement(path), summary(path)   what all of them cost, and when that holds
 
 A file of JSON lines that only ever grows. The first line says whose ledger it
 is (data set, unit, relation, budget); each further line is one release. It is
@@ -22,11 +23,12 @@ a process was killed inside `spend`, its run never began, and the line may be
 deleted. But a copy of a ledger that was cut short looks the same, and there
 the line may be of a run that was released; only the curator knows which.
 
-Privacy: the total is `accounting.epsilon` of all events composed. Where all
-are Gaussian it holds even if the noise of a later run was chosen after
-looking at earlier releases; Reference: Smith and Thakurta (2022), Fully
-adaptive composition for Gaussian differential privacy. For other events, and
-mixtures, such choices may depend on anything but the earlier releases.
+Privacy: the total is `accounting.epsilon` of all events composed. It holds if
+the settings of no run, and whether there is one, depended on the releases of
+earlier ones. Where they may have, the budget holds, which is why the first use
+has to name one: it is fixed before anything is released, and runs are refused
+by a rule for which that is proved (`accounting.filters`). Without a budget
+nothing is stated for such runs.
 """
 
 from __future__ import annotations
@@ -43,15 +45,21 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from dpmf_jax import accounting
-from dpmf_jax.accounting import events, gaussian
+from dpmf_jax.accounting import events, filters, gaussian
 from dpmf_jax.accounting.encoding import decode as decode
 from dpmf_jax.accounting.encoding import encode as encode
 from dpmf_jax.types import Guarantee, Relation, Unit
 
-SCHEMA = 'dpmf_jax-ledger-1'
+SCHEMA = 'dpmf_jax-ledger-2'
+# It needed no budget, and what it refused was no filter.
+_OLD_SCHEMA = 'dpmf_jax-ledger-1'
+
+Budget: TypeAlias = float | Literal['unlimited']
+UNLIMITED: Literal['unlimited'] = 'unlimited'
+NOT_VALID = 'not valid if later runs were chosen after seeing earlier ones'
 
 
 class BudgetExceeded(ValueError):  # noqa: N818
@@ -61,11 +69,12 @@ class BudgetExceeded(ValueError):  # noqa: N818
 class Header(NamedTuple):
   """The first line: what the ledger is about."""
 
+  schema: str
   dataset: str
   digest: str  # of the ratings at the first use, '' where unknown
   unit: Unit
   relation: Relation
-  budget_epsilon: float | None  # None: spending is recorded, never refused
+  budget_epsilon: Budget  # unlimited: spending is recorded, never refused
   delta: float  # of the budget, and of every epsilon in the ledger
   created: str
 
@@ -95,7 +104,7 @@ def spend(
   unit: Unit,
   relation: Relation,
   dataset: str,
-  budget_epsilon: float | None = None,
+  budget_epsilon: Budget | None = None,
   digest: str = '',
   system: str = '',
   variant: str = '',
@@ -113,8 +122,10 @@ def spend(
     delta: of the budget, the same for all entries.
     unit, relation: see `types.Guarantee`; the same for all entries.
     dataset: its name.
-    budget_epsilon: the most that all releases together may cost; None takes
-      what the ledger says.
+    budget_epsilon: the most that all releases together may cost, needed at
+      the first use; None takes what the ledger says. With 'unlimited' nothing
+      is refused, and the total does not hold for runs that are chosen after
+      seeing earlier ones.
     digest: a hash of the ratings. Ratings may change while the people stay
       the same, so another digest only warns; another digest under another
       name is an error.
@@ -125,12 +136,14 @@ def spend(
 
   Raises:
     BudgetExceeded: with the arithmetic in one line; nothing is spent.
-    ValueError: for an event without a proved cost, or another's ledger.
+    ValueError: for an event without a proved cost, another's ledger, another
+      budget than the ledger's, or none at the first use.
   """
   path = Path(path)
   encoded = encode(_proved(event))
+  budget = UNLIMITED if budget_epsilon is None else budget_epsilon
   opened = _checked_header(
-    Header(dataset, digest, unit, relation, budget_epsilon, delta, _now())
+    Header(SCHEMA, dataset, digest, unit, relation, budget, delta, _now())
   )
   delta = opened.delta
   alone = _epsilon(opened, [event])
@@ -139,9 +152,16 @@ def spend(
   with _locked(path, write=True) as handle:
     ledger, old = _read(handle, path)
     if ledger is None:
+      if budget_epsilon is None:
+        raise ValueError(
+          f'{path} is new: say with budget_epsilon how much all releases may '
+          f'cost together, or {UNLIMITED!r} (its total is then {NOT_VALID})'
+        )
       ledger = opened
-      _append(handle, path, {'schema': SCHEMA, **opened._asdict()})
+      _append(handle, path, opened._asdict())
     _check_same(path, ledger, opened, old)
+    if budget_epsilon is not None:
+      _check_budget(path, ledger, opened)
     for entry in old:
       if entry.id == entry_id:
         if entry.event != event:
@@ -152,17 +172,20 @@ def spend(
             f'{path}: {entry_id} is the id of a release about other ratings'
           )
         return entry
-    spent = [entry.event for entry in old]
-    together = _epsilon(ledger, [*spent, event])
+    spent = _events(old)
     budget = ledger.budget_epsilon
-    if budget is not None and together > budget:
-      raise BudgetExceeded(
-        f'{path} has {_releases(len(old))} of epsilon '
-        f'{_shown(_epsilon(ledger, spent))}, this run is {_shown(alone)}, and '
-        f'together they are {_shown(together)}: more than the budget of '
-        f'{budget:g} (all at delta {delta:g}); '
-        + _what_fits(spent, budget, delta)
-      )
+    if budget != UNLIMITED:
+      together = _counted(ledger, [*spent, event])
+      if together > budget:
+        before = _counted(ledger, spent)
+        more = ', counted for runs that may be chosen after seeing others'
+        raise BudgetExceeded(
+          f'{path} has {_releases(len(old))} of epsilon {_shown(before)}, this '
+          f'run is {_shown(alone)}, and together they are {_shown(together)}'
+          f'{more if together > before + alone else ""}: more than the budget '
+          f'of {budget:g} (all at delta {delta:g}); '
+          + _what_fits(spent, budget, delta)
+        )
     entry = Entry(
       id=entry_id or str(uuid.uuid4()),
       time=_now(),
@@ -187,6 +210,10 @@ def spend(
       'counted together, as the same people may be in both',
       stacklevel=2,
     )
+  if ledger.budget_epsilon == UNLIMITED:
+    warnings.warn(
+      f'{path} has no budget: its total is {NOT_VALID}', stacklevel=2
+    )
   return entry
 
 
@@ -201,20 +228,49 @@ def entries(path: str | os.PathLike[str]) -> list[Entry]:
 
 
 def total(path: str | os.PathLike[str], delta: float | None = None) -> float:
-  """The epsilon of all releases together, at the budget's delta by default."""
+  """The epsilon of all releases together, at the budget's delta by default.
+
+  It is not valid if later runs were chosen after seeing earlier ones; see
+  `statement` for what is.
+  """
   ledger, old = _look(path)
-  return _epsilon(ledger, [entry.event for entry in old], delta)
+  return _epsilon(ledger, _events(old), delta)
+
+
+def statement(path: str | os.PathLike[str]) -> dict[str, Any]:
+  """What all releases cost together, and when that holds, for JSON.
+
+  `epsilon` is the `total`, with its `caveat`. `adaptive_epsilon` has none and
+  is for all releases so far and to come: the budget, or None where there is no
+  proof. `counted_epsilon` is what is compared with the budget.
+  """
+  ledger, old = _look(path)
+  adaptive, holds = _adaptive(ledger, old)
+  return {
+    'dataset': ledger.dataset,
+    'unit': ledger.unit,
+    'relation': ledger.relation,
+    'releases': len(old),
+    'status': 'proved',
+    'delta': ledger.delta,
+    'epsilon': _epsilon(ledger, _events(old)),
+    'caveat': NOT_VALID,
+    'budget_epsilon': ledger.budget_epsilon,
+    'counted_epsilon': _counted(ledger, _events(old)),
+    'adaptive_epsilon': adaptive,
+    'holds': holds,
+  }
 
 
 def summary(path: str | os.PathLike[str]) -> str:
-  """One line: how many releases, and how much of the budget they took."""
+  """One line: how much the releases took of the budget, and what holds."""
   ledger, old = _look(path)
-  spent = _shown(_epsilon(ledger, [entry.event for entry in old]))
-  budget = ledger.budget_epsilon
-  of = '' if budget is None else f' of {budget:g}'
+  budget, (_, holds) = ledger.budget_epsilon, _adaptive(ledger, old)
+  of = '' if budget == UNLIMITED else f' of {budget:g}'
   return (
-    f'ledger: {_releases(len(old))}, epsilon {spent}{of} spent at delta '
-    f'{ledger.delta:g}'
+    f'ledger: {_releases(len(old))}, epsilon '
+    f'{_shown(_counted(ledger, _events(old)))}{of} spent at delta '
+    f'{ledger.delta:g}; {holds}'
   )
 
 
@@ -256,6 +312,34 @@ def _epsilon(
   return accounting.epsilon(statement, ledger.delta if delta is None else delta)
 
 
+def _counted(ledger: Header, parts: list[events.Event]) -> float:
+  """The epsilon that the budget counts, or the total where there is none."""
+  budget = ledger.budget_epsilon
+  # A first run is chosen before anything is released: its own epsilon holds.
+  if budget == UNLIMITED or len(parts) <= 1:
+    return _epsilon(ledger, parts)
+  return filters.counted(parts, budget=budget, delta=ledger.delta)
+
+
+def _adaptive(ledger: Header, old: list[Entry]) -> tuple[float | None, str]:
+  """(epsilon, words) for runs that are chosen after seeing earlier ones."""
+  budget = ledger.budget_epsilon
+  if budget == UNLIMITED:
+    return None, f'no budget: {NOT_VALID}'
+  if ledger.schema != SCHEMA:
+    return None, f'begun by an earlier version: {NOT_VALID}'
+  if _counted(ledger, _events(old)) > budget:
+    return None, f'more than its budget, line 1 was changed: {NOT_VALID}'
+  return budget, (
+    'if later runs are chosen after seeing earlier ones, what holds is the '
+    f'budget, epsilon {budget:g} at delta {ledger.delta:g}'
+  )
+
+
+def _events(old: list[Entry]) -> list[events.Event]:
+  return [entry.event for entry in old]
+
+
 def _proved(event: events.Event) -> events.Event:
   """`event`, or an error if it is or has within it a paper's claim."""
 
@@ -279,7 +363,7 @@ def _checked_header(ledger: Header) -> Header:
         f'{name} must be one of {get_args(kind)}, got {getattr(ledger, name)!r}'
       )
   budget = ledger.budget_epsilon
-  if budget is not None:
+  if budget != UNLIMITED:
     budget = events.checked_epsilon(budget, 'budget_epsilon')
   return ledger._replace(
     budget_epsilon=budget, delta=events.checked_delta(ledger.delta)
@@ -304,12 +388,15 @@ def _check_same(
         f'{path} counts with {name}={theirs!r}, this run has {ours!r}: the two '
         'cannot be added up'
       )
-  budget = run.budget_epsilon
-  if budget is not None and budget != ledger.budget_epsilon:
+
+
+def _check_budget(path: Path, ledger: Header, run: Header) -> None:
+  """Raises ValueError where the run has another budget than the ledger."""
+  if run.budget_epsilon != ledger.budget_epsilon:
     raise ValueError(
       f'{path} was begun with budget_epsilon={ledger.budget_epsilon!r}, this '
-      f'run has {budget!r}: leave it out, or change line 1 of the ledger by '
-      'hand'
+      f'run has {run.budget_epsilon!r}: leave it out; a budget that is changed '
+      'after a release holds for nothing'
     )
 
 
@@ -319,7 +406,7 @@ def _what_fits(spent: list[events.Event], budget: float, delta: float) -> str:
     used = accounting.gaussian_mu(events.Composed(tuple(spent)))
   except ValueError:  # other mechanisms than Gaussian noise
     return 'use more noise'
-  whole = gaussian.mu_of(budget, delta)
+  whole = gaussian.mu_of(budget, filters.MAIN_SHARE * delta)
   left = math.sqrt(max(whole**2 - used**2, 0.0))
   # Less than this, and rounding would decide whether it fits.
   fits = gaussian.epsilon_of(left, delta) if left > 1e-6 * whole else 0
@@ -423,9 +510,12 @@ def _read(handle: int, path: Path) -> tuple[Header | None, list[Entry]]:
 
 def _parse_header(values: Any) -> Header:
   found = values.get('schema') if isinstance(values, dict) else None
-  if found != SCHEMA:
+  if found not in (SCHEMA, _OLD_SCHEMA):
     raise ValueError(f'schema must be {SCHEMA!r}, got {found!r}')
-  return _checked_header(Header(**_fields(Header, values)))
+  ledger = Header(**_fields(Header, values))
+  if found == _OLD_SCHEMA and ledger.budget_epsilon is None:
+    ledger = ledger._replace(budget_epsilon=UNLIMITED)
+  return _checked_header(ledger)
 
 
 def _parse_entry(values: Any, ledger: Header) -> Entry:

@@ -74,17 +74,13 @@ def epsilon_optimal(curve: Curve, delta: float) -> float:
   (2020), Theorem 21. Smaller than Mironov's at every order.
   """
   log_delta = math.log(checked_delta(delta))
+  return _smallest(lambda order: _optimal_terms(curve, log_delta, order))
 
-  def terms(order: float) -> tuple[float, ...]:
-    rest = order - 1  # exact, and not the rounded number the order came from
-    return (
-      curve(order),
-      _log_one_less(order),
-      -log_delta / rest,
-      -math.log1p(rest) / rest,
-    )
 
-  return _smallest(terms)
+def epsilon_at(curve: Curve, delta: float, order: float) -> float:
+  """The epsilon at `delta`, by the same conversion at a given order."""
+  log_delta = math.log(checked_delta(delta))
+  return max(_rounded_sum(_optimal_terms(curve, log_delta, order)), 0.0)
 
 
 def log_delta_optimal(curve: Curve, epsilon: float) -> float:
@@ -150,6 +146,18 @@ def gaussian_epsilon_mironov(rho: float, delta: float) -> float:
   return rho + 2 * math.sqrt(-rho * math.log(checked_delta(delta)))
 
 
+def _optimal_terms(
+  curve: Curve, log_delta: float, order: float
+) -> tuple[float, ...]:
+  rest = order - 1  # exact, and not the rounded number the order came from
+  return (
+    curve(order),
+    _log_one_less(order),
+    -log_delta / rest,
+    -math.log1p(rest) / rest,
+  )
+
+
 def _checked_rho(rho: float) -> float:
   rho = checked_number('rho', rho)
   if rho < 0:
@@ -173,9 +181,7 @@ def _smallest_sum(terms: Callable[[float], tuple[float, ...]]) -> float:
   from scipy import optimize  # here, as it is slow to import
 
   def bound(log_rest: float) -> float:
-    parts = terms(1 + math.exp(log_rest))
-    # Rounded up: the parts may cancel, so the error goes with their sizes.
-    return sum(parts) + 4 * _ULP * sum(map(abs, parts))
+    return _rounded_sum(terms(1 + math.exp(log_rest)))
 
   # A coarse look first, since the bound need not have a single minimum.
   coarse = [bound(log_rest) for log_rest in _LOG_ORDERS]
@@ -186,3 +192,8 @@ def _smallest_sum(terms: Callable[[float], tuple[float, ...]]) -> float:
     bound, bounds=(low, high), method='bounded', options={'xatol': 1e-9}
   )
   return min(float(fine.fun), coarse[best])
+
+
+def _rounded_sum(parts: tuple[float, ...]) -> float:
+  # Rounded up: the parts may cancel, so the error goes with their sizes.
+  return sum(parts) + 4 * _ULP * sum(map(abs, parts))
