@@ -643,7 +643,7 @@ def test_a_ledger_replaced_while_waiting_is_read_anew(path):
     new = path.with_name('new')
     new.write_bytes(path.read_bytes())
     os.replace(new, path)
-  assert waiting.wait(timeout=30) == 0
+  assert waiting.wait() == 0
   waiting.stdout.close()
   assert len(ledger.entries(path)) == 2
 
@@ -699,7 +699,6 @@ def test_200_at_once_with_room_for_50(path):
     cwd=ROOT,
     capture_output=True,
     text=True,
-    timeout=120,
     check=False,
   )
   assert done.returncode == 0, done.stderr
@@ -722,6 +721,7 @@ path, rounds = sys.argv[1], int(sys.argv[2])
 random.seed(1)
 epsilon(Gaussian(50.0), 1e-6)
 told, tell = os.pipe()
+told, heard = os.fdopen(told), []
 for _ in range(rounds):
   children = []
   for _ in range(3):
@@ -743,6 +743,7 @@ for _ in range(rounds):
       finally:
         os._exit(3)
     children.append(child)
+  heard += [told.readline() for _ in range(2)]  # they are at work
   for child in children:
     time.sleep(random.uniform(0, 0.03))
     os.kill(child, signal.SIGKILL)
@@ -756,7 +757,7 @@ for _ in range(rounds):
     assert not content.endswith(b'\\n'), content[-100:]
     os.truncate(path, content.rfind(b'\\n') + 1)
 os.close(tell)
-print(json.dumps(open(told).read().split()))
+print(json.dumps(''.join([*heard, told.read()]).split()))
 """
 
 
@@ -767,7 +768,6 @@ def test_killed_writers_never_under_count(path):
     cwd=ROOT,
     capture_output=True,
     text=True,
-    timeout=120,
     check=False,
   )
   assert done.returncode == 0, done.stderr
@@ -905,50 +905,38 @@ def test_a_run_is_charged_once_however_often_it_is_started(
 
 
 def test_killed_before_and_after_the_line_it_is_charged_once(
-  launch, ratings_file, path, tmp_path
+  launch, launch_killed, ratings_file, path, tmp_path
 ):
   output = tmp_path / 'run'
   checkpoint = output / 'private' / 'checkpoint.safetensors'
-  flags = ['--epsilon=2', '--steps=3000', '--report_every=10']
+  flags = ['--epsilon=2', '--steps=30', '--report_every=10']
   first_use = '--budget_epsilon=3'
-
-  def start():
-    return subprocess.Popen(
-      [sys.executable, '-m', 'launch.train', f'--ratings={ratings_file}',
-       f'--output={output}', f'--ledger={path}', *flags, first_use,
-       '--checkpoint_seconds=0'],
-      cwd=ROOT,
-      stdout=subprocess.DEVNULL,
-      stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-
-  def wait_for(condition, process):
-    deadline = time.monotonic() + 200
-    while not condition() and time.monotonic() < deadline:
-      assert process.poll() is None
-      time.sleep(0.002)
-
-  def kill(process):
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+  files_of_run = f'--ratings={ratings_file}', f'--output={output}'
+  more = f'--ledger={path}', *flags, first_use
 
   # The ledger is locked: the run has to wait, and has not begun.
   with path.open('wb') as held:
     fcntl.flock(held, fcntl.LOCK_EX)
-    process = start()
-    wait_for(checkpoint.exists, process)
-    time.sleep(0.5)
+    process = subprocess.Popen(
+      [sys.executable, '-m', 'launch.train', *files_of_run, *more],
+      cwd=ROOT,
+      stdout=subprocess.DEVNULL,
+      stderr=subprocess.DEVNULL,
+    )
+    while not checkpoint.exists():
+      assert process.poll() is None
+      time.sleep(0.002)
+    time.sleep(0.5)  # if it did not wait, it would be past the first step
     leaves, metadata = files.load_leaves(checkpoint)
     assert leaves['step'] == 0
-    kill(process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
   assert path.read_bytes() == b''
 
   # Now it is charged, and killed once it has drawn noise.
-  process = start()
-  step = lambda: int(files.load_leaves(checkpoint)[0]['step'])
-  wait_for(lambda: step() > 0, process)
+  launch_killed(*files_of_run, *more)
+  assert files.load_leaves(checkpoint)[0]['step'] == 10
   (entry,) = ledger.entries(path)
-  kill(process)
   assert not (output / 'certificate.json').exists()
   assert entry.id == metadata['run']
   assert files.load_leaves(checkpoint)[1]['run'] == entry.id
@@ -974,6 +962,6 @@ def test_runs_at_once_do_not_spend_the_same_rest(ratings_file, path, tmp_path):
     )
     for number in range(2)
   ]  # fmt: skip
-  assert sorted(run.wait(timeout=300) for run in runs) == [0, 1]
+  assert sorted(run.wait() for run in runs) == [0, 1]
   assert len(list(tmp_path.glob('*/model.safetensors'))) == 1
   assert len(ledger.entries(path)) == 1
