@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from dpmf_jax import fits, folding, ranking, serving
+from dpmf_jax import folding, ranking, serving
 from dpmf_jax.data import catalog
 from dpmf_jax.data.ratings import DataError, Ratings
 from dpmf_jax.data.splits import random_split
@@ -36,7 +36,7 @@ from dpmf_jax.data.synthetic import synthetic
 from dpmf_jax.sharding import training_data
 from dpmf_jax.systems import SYSTEMS
 from dpmf_jax.training import fit
-from dpmf_jax.types import Factors, Release
+from dpmf_jax.types import Factors, Fit, Release
 from launch import cli
 
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Rounds over all contenders.', 1)
@@ -49,7 +49,7 @@ K = 10
 BLOCK = 1024
 MOST_SECONDS = 2.0
 USERS, ITEMS, RATINGS = 6_040, 3_706, 1_000_209  # of ML-1M
-FIT = fits.Fit(np.zeros(RANK), np.full(RANK, 5.0))
+FIT = Fit(np.zeros(RANK), np.full(RANK, 5.0))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -200,20 +200,16 @@ def quality() -> dict[str, float]:
       user, item = model.factors
       if what == 'without them':
         release = system.release(jax.random.key(1), state, data)
-        user = folded(release, train, own, name, config)
+        user = folded(release, train, own)
       figures[f'{label}, trained {what}'] = _rmse(user, item, model, held)
   return figures
 
 
-def folded(release, train, own, name: str, config) -> np.ndarray:
+def folded(release, train, own) -> np.ndarray:
   """Users' rows from what is released and their own ratings."""
-  if release.factors.user is None:
-    document = {'system': name, 'parameters': vars(config)}
-    known = fits.fit_of_system(document, release.factors.item.shape[1])
-  else:
-    known = fits.fit_of_released_users(
-      np.asarray(release.factors.user)[np.unique(train.user)]
-    )
+  known = release.fit or serving.fit_of_released_users(
+    np.asarray(release.factors.user)[np.unique(train.user)]
+  )
   model = serving.model_from_release(release, train, fit=known)
   return np.asarray(folding.fold_in(model, own).user_factors)
 

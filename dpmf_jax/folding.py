@@ -1,7 +1,7 @@
 """Folding users in who were never trained on.
 
 A user's row is the ridge regression of their own ratings on the released item
-factors (`fits`), for many users at a time.
+factors (`types.Fit`), for many users at a time.
 
 Privacy: what a user gets depends on the release and on their own ratings
 alone; it costs the others nothing beyond the release.
@@ -17,10 +17,10 @@ import numpy as np
 
 from dpmf_jax.data.ratings import Ratings
 from dpmf_jax.data.rows import SLICES, SLOTS, Rows, rows
-from dpmf_jax.fits import Fit
 from dpmf_jax.kernels.regression import ridge_fit
 from dpmf_jax.serving import Model, id_places, seen_matrix
 from dpmf_jax.sharding import put_rows
+from dpmf_jax.types import Fit
 
 _BLOCK = 4096  # users solved for at a time: bounds memory to [B, D, D]
 
@@ -99,8 +99,8 @@ def fold_in(model: Model, ratings: Ratings, *, fit: Fit | None = None) -> Model:
   if fit is None:
     raise ValueError(
       'new users cannot be folded into this model: how its users are fitted '
-      'to the items is not known (the system releases no user factors, and its '
-      'certificate is missing or tells nothing); pass fit='
+      'to the items is not known (neither user factors nor how to fit them are '
+      'released); pass fit='
     )
   low, high = map(np.float32, model.scale)  # as ratings are
   outside = (ratings.value < low) | (ratings.value > high)

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from dpmf_jax import files, fits
+from dpmf_jax import files
 from dpmf_jax.data.ratings import Ratings, check_scale
 from dpmf_jax.scoring import dense_rows, top_products
-from dpmf_jax.types import Release
+from dpmf_jax.types import Fit, Release
 
 # The user ids, where a guarantee keeps them secret.
 USERS = 'private/users.json'
@@ -36,7 +36,7 @@ class Model(NamedTuple):
   seen: scipy.sparse.csr_array | None  # [U, I], of the training ratings
   covered: bool  # whether the certificate covers all that is used here
   items_released: bool = True  # or taken from private/
-  fit: fits.Fit | None = None  # of new users; None where it is not known
+  fit: Fit | None = None  # of new users; None where it is not known
   bias_columns: tuple[int, ...] = ()  # of factors, known to be biases
 
 
@@ -74,19 +74,19 @@ def seen_leaves(ratings: Ratings) -> dict[str, np.ndarray]:
 
 
 def model_from_release(
-  release: Release, train: Ratings, *, fit: fits.Fit | None = None
+  release: Release, train: Ratings, *, fit: Fit | None = None
 ) -> Model:
   """A model to serve from, straight after training.
 
-  New users are folded in as `fit` says; by default as the released users are
-  spread, if there are any. So `release` must be what is released.
+  New users are folded in as `fit` says; by default as the release says, or as
+  the released users are spread. So `release` must be what is released.
   """
   user, item = release.factors
   if item is None:
     raise ValueError('the release has no item factors to recommend from')
   if user is not None:
     user = np.asarray(user)
-    fit = fit or fits.fit_of_released_users(user)
+    fit = fit or release.fit or fit_of_released_users(user)
     user = user[: len(train.user_ids)]  # without those who might be there
   shape = (len(train.user_ids), train.num_items)
   return Model(
@@ -99,15 +99,28 @@ def model_from_release(
     titles=dict(train.titles),
     seen=seen_matrix(train.user, train.item, shape),
     covered=True,
-    fit=fit,
+    fit=fit or release.fit,
   )
+
+
+def fit_of_released_users(user: np.ndarray) -> Fit:
+  """The fit around the mean of released user factors [U, D].
+
+  Columns vary as they do among those users, around ratings with a variance of
+  1. A column that all users have in common, such as the 1 that meets an item's
+  bias, is held.
+  """
+  user = user.astype(np.float64)
+  with np.errstate(divide='ignore'):
+    ridge = 1 / np.where(np.ptp(user, axis=0) == 0, 0, user.var(axis=0))
+  return Fit(user.mean(axis=0), ridge)
 
 
 def load_model(folder: str | Path) -> Model:
   """The model in `folder`; ValueError names what is missing or broken.
 
   The certificate may be missing where there is no private/: the scale is in
-  ids.json, too, but how new users are fitted may then not be known.
+  ids.json, too.
   """
   folder = Path(folder)
   needed = ['model.safetensors', 'ids.json']
@@ -148,10 +161,11 @@ def load_model(folder: str | Path) -> Model:
       f'{folder / "ids.json"} lists {shape} users and items, but the model '
       f'has {sizes}'
     )
-  if 'factors/user' in released:
-    fit = fits.fit_of_released_users(released['factors/user'])
-  else:
-    fit = fits.fit_of_system(certificate, item.shape[1])
+  fit = None
+  if 'fit/prior' in released:
+    fit = Fit(released['fit/prior'], released['fit/ridge'])
+  elif 'factors/user' in released:
+    fit = fit_of_released_users(released['factors/user'])
   return Model(
     user_factors=user,
     item_factors=item,

@@ -27,14 +27,29 @@ class Factors(NamedTuple):
   item: Any  # jax.Array [I, D]
 
 
+class Fit(NamedTuple):
+  """How a user is fitted to released items: a ridge regression.
+
+  A user's row x minimises the sum of (offset + <x, q> - r)^2 over their own
+  ratings plus that of ridge_c (x_c - prior_c)^2 over columns c.
+
+  Privacy: both are public, or computed from what is released.
+  """
+
+  prior: Any  # [D], what a user without ratings gets
+  ridge: Any  # [D], positive; infinity holds a column at its prior
+
+
 class Release(NamedTuple):
   """All that leaves the trusted curator, and nothing else.
 
-  A prediction is `offset + <user, item>`.
+  A prediction is `offset + <user, item>`. `fit` is for users who are not
+  released, old and new; None where they are.
   """
 
   factors: Factors
   offset: jax.Array  # [] public, or released with noise
+  fit: Fit | None = None
 
 
 class Tails(NamedTuple):

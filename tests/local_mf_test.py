@@ -122,7 +122,11 @@ def test_the_server_reads_nothing_but_answers():
   _, server_key = jax.random.split(jax.random.key(1))
   hyper = state.hyper
   mean, factors = applied(
-    server_key, after.observed, hyper.tables, hyper.fit.prior_variance, rank=3
+    server_key,
+    after.observed,
+    hyper.tables,
+    hyper.common.prior_variance,
+    rank=3,
   )
   np.testing.assert_allclose(after.factors.item[:, 0], mean, rtol=1e-5)
   np.testing.assert_allclose(
@@ -329,7 +333,7 @@ def test_means_without_noise_are_weighted_means():
   sums, hyper = contributions(table, by_user(clip_norm=100.0))
   quiet = hyper._replace(noise=jnp.float32(0))
   quiet = quiet._replace(
-    fit=quiet.fit._replace(prior_variance=jnp.float32(1e9))
+    common=quiet.common._replace(prior_variance=jnp.float32(1e9))
   )
   found = system_module.released_means(jnp.asarray(sums, jnp.float32), quiet)
   rated = (table > 0).sum(axis=0)

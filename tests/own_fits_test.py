@@ -8,13 +8,14 @@ import jax
 import numpy as np
 import pytest
 
-from dpmf_jax import fits, folding, serving
+from dpmf_jax import folding, serving
 from dpmf_jax.data.catalog import load
 from dpmf_jax.data.specification import with_epsilon
 from dpmf_jax.data.synthetic import synthetic
 from dpmf_jax.sharding import device_mesh, training_data
 from dpmf_jax.systems import SYSTEMS
 from dpmf_jax.training import fit
+from dpmf_jax.types import Fit
 
 # Systems that release items and leave users' sides to the users.
 CASES = {
@@ -134,7 +135,7 @@ def test_nobody_elses_ratings_are_in_a_new_users_vector(run, ratings):
   system, state = run
   release = system.release(jax.random.key(1), state, training_data(ratings))
   width = release.factors.item.shape[1]
-  chosen = fits.Fit(np.linspace(0, 1, width), np.linspace(1, 5, width))
+  chosen = Fit(np.linspace(0, 1, width), np.linspace(1, 5, width))
   model = serving.model_from_release(release, ratings, fit=chosen)
   everybody = folding.fold_in(model, ratings).user_factors
   for user, changed in without(ratings):

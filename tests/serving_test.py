@@ -5,11 +5,12 @@ import numpy as np
 import oracles
 import pytest
 
-from dpmf_jax import certificate, files, fits, folding, serving
+from dpmf_jax import files, folding, serving
 from dpmf_jax.data.ratings import from_arrays
 from dpmf_jax.sharding import training_data
 from dpmf_jax.systems import SYSTEMS
 from dpmf_jax.training import fit
+from dpmf_jax.types import Factors, Fit, Release
 
 
 @pytest.fixture
@@ -175,29 +176,21 @@ def test_items_with_one_number_each_are_not_compared(model):
     serving.similar_items(model)
 
 
-def published(folder, item, ratings, *, user=None, **certificate):
+def published(folder, item, ratings, *, user=None, fit=None, **certificate):
   """A folder with what is published, and with no private/."""
   folder.mkdir(exist_ok=True)
-  factors = {'item': item} | ({} if user is None else {'user': user})
-  files.save_tree(
-    folder / 'model.safetensors',
-    {'factors': factors, 'offset': np.float32(3)},
-  )
+  release = Release(Factors(user, item), np.float32(3), fit)
+  files.save_tree(folder / 'model.safetensors', release)
   files.write_json(folder / 'ids.json', serving.ids_json(ratings))
   if certificate:
     files.write_json(folder / 'certificate.json', certificate)
   return folder
 
 
-OBJECTIVE = {
-  'system': 'objective_pmf',
-  'parameters': {'variant': 'sound', 'vector_ridge': 8.0, 'bias_ridge': 5.0},
-}
-
-
 def test_a_published_folder_has_all_that_new_users_need(tmp_path, ratings):
   item = np.array([[1, 1], [0, 1], [-1, 1]], np.float32)
-  folder = published(tmp_path, item, ratings, **OBJECTIVE)
+  fit = Fit(np.float32([1, 0]), np.float32([8, 5]))
+  folder = published(tmp_path, item, ratings, fit=fit)
   model = serving.load_model(folder)
   assert model.user_factors is None
   assert model.covered
@@ -260,7 +253,7 @@ def test_items_that_are_not_released_take_no_new_users(tmp_path, ratings):
 def test_folding_in_is_the_regression_of_each_user(small_ratings):
   rng = np.random.default_rng(0)
   item = rng.normal(size=(small_ratings.num_items, 5)).astype(np.float32)
-  fit = fits.Fit(rng.normal(size=5), np.array([1.0, 8, 0.5, 3, 20]))
+  fit = Fit(rng.normal(size=5), np.array([1.0, 8, 0.5, 3, 20]))
   model = serving.Model(
     None, item, 3.0, (1.0, 5.0), np.array([]), small_ratings.item_ids, {}, None,
     True, fit=fit,
@@ -289,13 +282,23 @@ def test_users_are_folded_in_over_more_than_one_block():
   factors = np.array([[1.0], [-0.5]], np.float32)
   found = folding.user_factors(
     users, item, value.astype(np.float32), 5000, item_factors=factors,
-    offset=3.0, fit=fits.Fit(np.zeros(1), np.full(1, 0.75)),
+    offset=3.0, fit=Fit(np.zeros(1), np.full(1, 0.75)),
   )  # fmt: skip
   want = (value - 3.0).reshape(-1, 2) @ factors / 2
   np.testing.assert_allclose(found, want, atol=1e-5)
 
 
-@pytest.mark.parametrize('name', fits.FITS)
+@pytest.mark.parametrize(
+  'name',
+  [
+    'objective_pmf',
+    'personalized_pmf',
+    'dpals',
+    'power_mf',
+    'local_mf',
+    'untrusted_pmf',
+  ],
+)
 def test_folding_in_does_what_the_system_does(small_ratings, name):
   entry = SYSTEMS[name]
   ridges = {'vector_ridge': 3.0, 'bias_ridge': 7.0}
@@ -311,32 +314,47 @@ def test_folding_in_does_what_the_system_does(small_ratings, name):
   ratings = dataclasses.replace(small_ratings, epsilon=epsilon)
   data = training_data(ratings)
   state = fit(system, jax.random.key(0), data)
-  whole = system.model(state, data)
+  whole = jax.jit(system.model)(state, data)
   release = system.release(jax.random.key(1), state, data)
   assert release.factors.user is None
-  document = certificate.certificate(
-    system.guarantee, system=name, config=config, delta=1e-6, seed=0,
-    generator='threefry2x32',
-  )  # fmt: skip
-  known = fits.fit_of_system(document, whole.factors.item.shape[1])
-  model = serving.model_from_release(release, ratings, fit=known)
+  model = serving.model_from_release(release, ratings)
   folded = folding.fold_in(model, ratings)
-  np.testing.assert_allclose(folded.user_factors, whole.factors.user, atol=2e-5)
+  # A mean of features rounds.
+  np.testing.assert_allclose(folded.user_factors, whole.factors.user, atol=2e-6)
+
+
+def test_new_users_have_the_mean_of_features(small_ratings):
+  """Also of features that were learned, which no setting tells."""
+  entry = SYSTEMS['objective_pmf']
+  config = entry.config(
+    variant='sound', relation='add_remove', scale=(1, 5), epsilon=2.0,
+    delta=1e-6, rank=3, feature_share=0.5, feature_steps=2,
+  )  # fmt: skip
+  system = entry.build(config)
+  data = training_data(small_ratings)
+  state = fit(system, jax.random.key(0), data)
+  release = system.release(jax.random.key(1), state, data)
+  features = np.asarray(state.items.factors.user)
+  assert release.fit is not None
+  np.testing.assert_allclose(
+    release.fit.prior, features.mean(axis=0), rtol=1e-5
+  )
+  model = serving.model_from_release(release, small_ratings)
+  assert np.isfinite(folding.fold_in(model, small_ratings).user_factors).all()
 
 
 def test_released_users_tell_how_new_ones_are_fitted(model):
   users = np.array([[1, 0, 1], [3, 0.5, 1]], np.float32)
-  found = fits.fit_of_released_users(users)
+  found = serving.fit_of_released_users(users)
   np.testing.assert_allclose(found.prior, [2, 0.25, 1])
   np.testing.assert_allclose(found.ridge, [1, 16, np.inf])
   # What is not released tells nothing, also where it is at hand.
-  assert fits.fit_of_system({'system': 'sdmf', 'parameters': {}}, 3) is None
   with pytest.raises(ValueError, match='how its users are fitted'):
     folding.fold_in(model, from_arrays(['z'], [10], [3], scale=(1, 5)))
 
 
 def test_what_the_model_does_not_know_is_counted_or_refused(model):
-  model = model._replace(fit=fits.Fit(np.zeros(1), np.ones(1)))
+  model = model._replace(fit=Fit(np.zeros(1), np.ones(1)))
   new = from_arrays(
     ['x', 'x', 'y'], [10, 99, 98], [5, 1, 1], scale=(1, 5), name='new.csv'
   )
@@ -352,5 +370,5 @@ def test_what_the_model_does_not_know_is_counted_or_refused(model):
     folding.fold_in(model, from_arrays(['x'], [10], [9], scale=(0, 10)))
   with pytest.raises(ValueError, match='must be positive'):
     folding.fold_in(
-      model, new.take(np.array([0])), fit=fits.Fit(np.zeros(1), np.zeros(1))
+      model, new.take(np.array([0])), fit=Fit(np.zeros(1), np.zeros(1))
     )

@@ -24,7 +24,7 @@ from dpmf_jax.auditing.statistics import Block, Blocks, Score
 from dpmf_jax.data.ratings import Ratings
 from dpmf_jax.data.rows import Data
 from dpmf_jax.sharding import AXIS, training_data
-from dpmf_jax.types import Factors, System
+from dpmf_jax.types import Factors, Release, System
 
 Start = Literal['random', 'known', 'aligned']
 
@@ -74,11 +74,18 @@ def _outputs(step, release, axes, keys, states, data, steps):
   def run(key, state):
     steps_key, release_key = jax.random.split(key)
     state, _ = training._block(step, steps_key, state, data, 0, steps)
-    leaves = jax.tree.leaves(release(release_key, state, data))
+    leaves = _observed(release(release_key, state, data))
     return jnp.concatenate([jnp.ravel(leaf) for leaf in leaves])
 
   tree = jax.tree.structure(states)
   return jax.vmap(run, (0, jax.tree.unflatten(tree, axes)))(keys, states)
+
+
+def _observed(seen: Any) -> list[Any]:
+  """The arrays that may tell of ratings: how users are fitted does not."""
+  return jax.tree.leaves(
+    seen._replace(fit=None) if isinstance(seen, Release) else seen
+  )
 
 
 def _state_axes(init, key: jax.Array, data: Data) -> tuple[int | None, ...]:
@@ -127,7 +134,7 @@ def sampler(
     system.release, jax.random.clone(ratio_key), states[0], data[0]
   )
   blocks, place = [], 0
-  for leaf in jax.tree.leaves(shapes):
+  for leaf in _observed(shapes):
     # The last axis is the rank of a matrix; a vector is one column.
     width = leaf.shape[-1] if leaf.ndim > 1 else 1
     blocks.append(Block(place, leaf.size // width, width))

@@ -16,6 +16,7 @@ from jax import Array
 
 from dpmf_jax.data.rows import Rows
 from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
+from dpmf_jax.types import Release
 
 # A number is high * 2^9 + low; products of two highs are below 2^18, and a
 # slice of 64 of them below 2^24, exact in float32.
@@ -24,6 +25,16 @@ MOST_SLOTS = 2 ** (24 - 2 * _LIMB)
 # Bits that products of highs and lows add to products of highs.
 _MORE = 5
 _BLOCK = 128  # rows solved for at a time: their matrices stay in the cache
+
+
+def fitted_users(rows: Rows, items: Release) -> Release:
+  """Both sides: released items, and all users as `items.fit` has them."""
+  factors, offset, fit = items
+  assert fit is not None
+  shape = (rows.num_rows, len(fit.prior))
+  start = jnp.broadcast_to(fit.prior[None], shape)
+  user = ridge_fit(rows, start, factors.item, offset=offset, ridge=fit.ridge)
+  return items._replace(factors=factors._replace(user=user))
 
 
 def ridge_fit(

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from dpmf_jax.data.rows import Data
 from dpmf_jax.kernels import user_sums
-from dpmf_jax.kernels.regression import ridge_fit
+from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.systems import dpals_items, dpals_users
 from dpmf_jax.systems.dpals_config import (
@@ -35,7 +35,7 @@ from dpmf_jax.systems.dpals_config import (
   noise_std,
   rank_of,
 )
-from dpmf_jax.types import Factors, Release, System
+from dpmf_jax.types import Factors, Fit, Release, System
 
 # Of a rating less its item's mean, in stars: 2.5 and MOST_MEAN, and a bit.
 _MOST_LABEL = 6.0
@@ -187,21 +187,23 @@ def item_factors(items: dpals_items.Items) -> jax.Array:
 
 def model(state: State, data: Data) -> Release:
   """Items, and what each user fits to their own ratings; not released."""
-  items, hyper, rows = state.items, state.hyper, data.by_user
-  item = item_factors(items)
-  width = item.shape[1]
-  start = jnp.zeros((rows.num_rows, width)).at[:, -2].set(1.0)
-  ridge = hyper.final_vector_ridge * jnp.square(hyper.star)
-  ridge = jnp.full(width, ridge).at[-1].set(hyper.final_bias_ridge)
-  ridge = ridge.at[-2].set(jnp.inf)  # an item's mean counts as it is
-  user = ridge_fit(rows, start, item, offset=hyper.center, ridge=ridge)
-  return Release(Factors(user, item), hyper.center)
+  return fitted_users(data.by_user, _released(state))
 
 
 def release(key: jax.Array, state: State, data: Data) -> Release:
   """Item factors only."""
   del key, data
-  return Release(Factors(None, item_factors(state.items)), state.hyper.center)
+  return _released(state)
+
+
+def _released(state: State) -> Release:
+  """Items; users fit a vector and a bias, and take an item's mean as it is."""
+  hyper, item = state.hyper, item_factors(state.items)
+  prior = jnp.zeros(item.shape[1]).at[-2].set(1.0)
+  ridge = hyper.final_vector_ridge * jnp.square(hyper.star)
+  ridge = jnp.full_like(prior, ridge).at[-1].set(hyper.final_bias_ridge)
+  fit = Fit(prior, ridge.at[-2].set(jnp.inf))
+  return Release(Factors(None, item), hyper.center, fit)
 
 
 def dpals(config: DPALSConfig) -> System:

@@ -6,7 +6,7 @@ whole user, clipped contributions are added up by a secure sum with noise.
 
 A network runs `client_answers` (or `client_sums`) on each client with a key of
 its own, `server_apply` (or the secure sum and `released_means`) on the server,
-and `noisy_equations.fitted_users` on each client for its own ratings.
+and `regression.fitted_users` on each client for its own ratings.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from dpmf_jax.data.rows import Data
+from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.kernels.slices import Chunk, sum_over_slices
 from dpmf_jax.mechanisms import noise, records
 from dpmf_jax.mechanisms.clipping import SLACK
 from dpmf_jax.systems import local_mf_config as settings
 from dpmf_jax.systems.local_mf_config import LocalMFConfig
 from dpmf_jax.systems.local_mf_server import server_apply
-from dpmf_jax.systems.noisy_equations import fitted_users
-from dpmf_jax.types import Factors, Release, System
+from dpmf_jax.types import Factors, Fit, Release, System
 
 _CLIENTS = 64  # simulated at a time
 _CENTER_STEP = records.GRID * 5 // 8  # `LocalMFConfig.center` on the grid
@@ -34,7 +34,7 @@ _CENTER_STEP = records.GRID * 5 // 8  # `LocalMFConfig.center` on the grid
 client_answers = records.answers
 
 
-class Fit(NamedTuple):
+class Common(NamedTuple):
   """Traced settings of what both forms do with what is released."""
 
   low: Array
@@ -48,7 +48,7 @@ class Fit(NamedTuple):
 class RecordHyper(NamedTuple):
   """Traced settings: changing one does not compile again."""
 
-  fit: Fit
+  common: Common
   response: records.Response
   tables: records.Estimates
 
@@ -56,7 +56,7 @@ class RecordHyper(NamedTuple):
 class UserHyper(NamedTuple):
   """The same for unit 'user'."""
 
-  fit: Fit
+  common: Common
   clip: Array  # of a contribution, in steps of the grid
   counted: Array  # int32, steps of the grid for one rating
   weight: Array  # int32, that of a client that is not clipped
@@ -122,14 +122,14 @@ def summed_contributions(data: Data, hyper: UserHyper) -> Array:
   Privacy: exact integers. A user that comes or goes adds or removes their own
   contribution, of norm at most clip * weight, and moves no other.
   """
-  fit = hyper.fit
+  common = hyper.common
 
   def squares(chunk: Chunk, low, high, count):
     cell = jnp.where(chunk.mask, records.codes(chunk.value, low, high), 0)
     return jnp.square(_terms(cell, count)).sum(axis=(1, 2))
 
   square = sum_over_slices(
-    squares, data.by_user, (), (), fit.low, fit.high, hyper.counted
+    squares, data.by_user, (), (), common.low, common.high, hyper.counted
   )
   weights = _weights(square, hyper.clip, hyper.weight)
 
@@ -138,7 +138,7 @@ def summed_contributions(data: Data, hyper: UserHyper) -> Array:
     return (chunk.column[..., None] * _terms(cell, count)).sum(axis=1)
 
   return sum_over_slices(
-    sums, data.by_item, weights, (), fit.low, fit.high, hyper.counted
+    sums, data.by_item, weights, (), common.low, common.high, hyper.counted
   )
 
 
@@ -150,7 +150,7 @@ def released_means(sums: Array, hyper: UserHyper) -> Array:
   number = jnp.maximum(number, 0.0)
   # Ratings of weight w < 1 have a variance of w^2, less than their weight.
   variance = jnp.square(deviation) + 0.75 * number
-  scale = jnp.square(number) + variance / hyper.fit.prior_variance
+  scale = jnp.square(number) + variance / hyper.common.prior_variance
   return sums[:, 1] * unit * number / scale
 
 
@@ -166,10 +166,10 @@ def _record_step(rank: int):
   def step(key: Array, state: State, data: Data) -> tuple[State, Info]:
     hyper = state.hyper
     assert isinstance(hyper, RecordHyper)
-    fit = hyper.fit
+    common = hyper.common
     clients_key, server_key = jax.random.split(key)
     num_users, num_items = state.observed.shape
-    cells = records.profiles(data.by_user, num_items, fit.low, fit.high)
+    cells = records.profiles(data.by_user, num_items, common.low, common.high)
 
     def answered(client):
       user, profile = client
@@ -182,7 +182,7 @@ def _record_step(rank: int):
       batch_size=min(_CLIENTS, num_users),
     )
     mean, factors = server_apply(
-      server_key, answers, hyper.tables, fit.prior_variance, rank=rank
+      server_key, answers, hyper.tables, common.prior_variance, rank=rank
     )
     return _applied(state, answers, mean, factors)
 
@@ -212,7 +212,7 @@ def _user_step():
 
 def _applied(state: State, observed, mean, factors) -> tuple[State, Info]:
   item = jnp.concatenate([mean[:, None], factors], axis=1)
-  item = item * state.hyper.fit.star
+  item = item * state.hyper.common.star
   item = state.factors.item.at[:, :-1].set(item)
   state = state._replace(
     factors=state.factors._replace(item=item), observed=observed
@@ -222,14 +222,20 @@ def _applied(state: State, observed, mean, factors) -> tuple[State, Info]:
 
 def _model(state: State, data: Data) -> Release:
   """Item factors, and what each user fits to their own ratings at home."""
-  fit = state.hyper.fit
-  return fitted_users(data, state.factors, fit.center, fit.ridge)
+  return fitted_users(data.by_user, _released(state))
 
 
 def _release(key: Array, state: State, data: Data) -> Release:
   """Item factors only."""
   del key, data
-  return Release(Factors(None, state.factors.item), state.hyper.fit.center)
+  return _released(state)
+
+
+def _released(state: State) -> Release:
+  """Items; users fit around no bias, slope 1 and no vector."""
+  common, item = state.hyper.common, state.factors.item
+  prior = jnp.zeros(item.shape[1]).at[0].set(1.0)
+  return Release(Factors(None, item), common.center, Fit(prior, common.ridge))
 
 
 def transcript(key: Array, state: State, data: Data) -> Array:
@@ -276,10 +282,10 @@ def local_mf(config: LocalMFConfig) -> System:
   )
 
 
-def _fit_of(config: LocalMFConfig, rank: int) -> Fit:
+def _common(config: LocalMFConfig, rank: int) -> Common:
   ridge = [config.mean_ridge, *[config.vector_ridge] * rank, config.bias_ridge]
   low, high = config.scale
-  return Fit(
+  return Common(
     low=jnp.float32(low),
     high=jnp.float32(high),
     center=jnp.float32(config.center),
@@ -292,7 +298,7 @@ def _fit_of(config: LocalMFConfig, rank: int) -> Fit:
 def _record_hyper(config: LocalMFConfig) -> RecordHyper:
   levels = config.answer_levels
   return RecordHyper(
-    fit=_fit_of(config, config.rank),
+    common=_common(config, config.rank),
     response=records.response(
       levels,
       scale=config.scale,
@@ -334,7 +340,7 @@ def _user_hyper(
   weight = 2 ** settings.weight_bits(config, num_users)
   deviation = multiplier * config.clip_steps * weight
   return UserHyper(
-    fit=_fit_of(config, 0),
+    common=_common(config, 0),
     clip=jnp.float32(config.clip_steps),
     counted=jnp.int32(config.count_steps),
     weight=jnp.int32(weight),

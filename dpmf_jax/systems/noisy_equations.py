@@ -28,7 +28,7 @@ from dpmf_jax.systems.objective_pmf_config import (
   check_tails,
   noise_scale,
 )
-from dpmf_jax.types import Factors, Relation, Release
+from dpmf_jax.types import Factors, Fit, Relation, Release
 
 # Up to here an item's noise is made of 1,121 Gaussian draws at most, each of
 # which ends, or has gaps, with a chance of exp(-REACH^2 / 2) = 2.6e-18.
@@ -229,29 +229,24 @@ def _floored(matrix: jax.Array) -> jax.Array:
   return (vectors * jnp.maximum(values, 0.0)[None]) @ vectors.T
 
 
-def fitted_users(
-  data: Data, factors: Factors, center: jax.Array, ridge: jax.Array
-) -> Release:
-  """Item factors and what each user fits to their own ratings.
-
-  The users' side is a regression of own ratings on the items, with `ridge` [D]
-  of each column around `factors.user`. It is not released.
-  """
-  user = ridge_fit(
-    data.by_user, factors.user, factors.item, offset=center, ridge=ridge
-  )
-  return Release(Factors(user, factors.item), center)
-
-
 def equations_model(state: State, data: Data) -> Release:
   """Item factors, and users fitted around the features and no bias."""
-  factors, hyper = state.factors, state.hyper
-  ridge = jnp.full(factors.item.shape[1], hyper.vector_ridge)
-  ridge = ridge.at[-1].set(hyper.bias_ridge)
-  return fitted_users(data, factors, hyper.center, ridge)
+  items = equations_release(None, state, data)
+  assert items.fit is not None
+  user = ridge_fit(
+    data.by_user,
+    state.factors.user,
+    items.factors.item,
+    offset=items.offset,
+    ridge=items.fit.ridge,
+  )
+  return items._replace(factors=Factors(user, items.factors.item))
 
 
-def equations_release(key: jax.Array, state: State, data: Data) -> Release:
-  """Item factors only."""
+def equations_release(key: Any, state: State, data: Data) -> Release:
+  """Item factors only; a new user has the mean of all users' features."""
   del key, data
-  return Release(Factors(None, state.factors.item), state.hyper.center)
+  (features, item), hyper = state.factors, state.hyper
+  ridge = jnp.full(item.shape[1], hyper.vector_ridge)
+  fit = Fit(features.mean(axis=0), ridge.at[-1].set(hyper.bias_ridge))
+  return Release(Factors(None, item), hyper.center, fit)

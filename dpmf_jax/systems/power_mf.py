@@ -31,7 +31,7 @@ import numpy as np
 
 from dpmf_jax.data.rows import Data, Rows
 from dpmf_jax.kernels import lattice, normal
-from dpmf_jax.kernels.regression import ridge_fit
+from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.kernels.slices import take
 from dpmf_jax.mechanisms import laplace, noise
 from dpmf_jax.systems import power_mf_config as settings
@@ -43,7 +43,7 @@ from dpmf_jax.systems.row_factors import (
   shrunk_rows,
 )
 from dpmf_jax.systems.row_means import Means, shrunk_means
-from dpmf_jax.types import Factors, Release, System
+from dpmf_jax.types import Factors, Fit, Release, System
 
 _STEPS = 2 + 2 * settings.MOST_ROUNDS
 
@@ -292,25 +292,23 @@ def _offset(state: State) -> jax.Array:
 
 
 def _model(state: State, data: Data) -> Release:
-  """Item factors, and what each user fits to their own ratings.
-
-  The users' side is a ridge regression of own ratings on the released items,
-  around no bias, slope 1 and no vector. It is not released.
-  """
-  hyper, item = state.hyper, _items(state)
-  width = item.shape[1]
-  start = jnp.zeros((data.by_user.num_rows, width)).at[:, 0].set(1.0)
-  ridge = jnp.full(width, hyper.vector_ridge).at[0].set(hyper.slope_ridge)
-  ridge = (ridge * jnp.square(hyper.unit)).at[1].set(hyper.bias_ridge)
-  offset = _offset(state)
-  user = ridge_fit(data.by_user, start, item, offset=offset, ridge=ridge)
-  return Release(Factors(user, item), offset)
+  """Item factors, and what each user fits to their own ratings."""
+  return fitted_users(data.by_user, _released(state))
 
 
 def _release(key: jax.Array, state: State, data: Data) -> Release:
   """Item factors only."""
   del key, data
-  return Release(Factors(None, _items(state)), _offset(state))
+  return _released(state)
+
+
+def _released(state: State) -> Release:
+  """Items; users fit around no bias, slope 1 and no vector."""
+  hyper, item = state.hyper, _items(state)
+  prior = jnp.zeros(item.shape[1]).at[0].set(1.0)
+  ridge = jnp.full_like(prior, hyper.vector_ridge).at[0].set(hyper.slope_ridge)
+  ridge = (ridge * jnp.square(hyper.unit)).at[1].set(hyper.bias_ridge)
+  return Release(Factors(None, item), _offset(state), Fit(prior, ridge))
 
 
 def power_mf(config: PowerMFConfig) -> System:
