@@ -223,8 +223,8 @@ def test_what_is_in_the_file(path):
     'event': {
       'Composed': {
         'events': [
-          {'Gaussian': {'noise_multiplier': 3.0, 'count': 2}},
-          {'Gaussian': {'noise_multiplier': 0.1, 'count': 1}},
+          {'Gaussian': {'noise_multiplier': 3.0, 'count': 2, 'uncovered': 0.0}},
+          {'Gaussian': {'noise_multiplier': 0.1, 'count': 1, 'uncovered': 0.0}},
         ]
       }
     },

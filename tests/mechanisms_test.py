@@ -186,11 +186,78 @@ def test_radii_leave_no_gaps_below_the_reach():
   assert (radius < noise.REACH).any()
 
 
+def words_beyond(radius, angle):
+  """Of all 2^64 pairs of words, how many have at least that radius."""
+  pairs = jax.jit(noise._pairs)
+
+  def radius_of(word):
+    words = [word >> 32, angle, 0, word & 0xFFFFFFFF]
+    pair = pairs(jnp.asarray(words, 'uint32')[:, None]).normal
+    return np.hypot(*np.asarray(pair, np.float64)[:, 0])
+
+  low, high = 0, 2**64  # the radius falls from word to word
+  while high - low > 1:
+    middle = (low + high) // 2
+    low, high = (middle, high) if radius_of(middle) >= radius else (low, middle)
+  return low + 1
+
+
+@pytest.mark.parametrize('radius', [3.0, 6.5, 8.0, 8.7, noise.REACH])
+def test_no_more_words_are_beyond_a_radius_than_is_paid_for(radius):
+  for angle in (0, 123456789, 2**30 - 1, 3 * 2**30 + 5):
+    chance = words_beyond(radius, angle) / 2**64
+    assert chance <= noise.beyond(radius)
+    assert chance > 0.97 * noise.beyond(radius)
+
+
+def chance_uncovered(move):
+  """Of a Gaussian pair to be beyond REACH as it is or moved, in polar form."""
+  reach = noise.REACH
+  radius = np.linspace(0, reach, 20_001)
+  with np.errstate(divide='ignore', invalid='ignore'):
+    cosine = (reach**2 - radius**2 - move**2) / (2 * radius * move)
+  moved_out = np.arccos(np.clip(np.nan_to_num(cosine, nan=1.0), -1, 1)) / np.pi
+  density = radius * np.exp(-(radius**2) / 2)
+  return np.exp(-(reach**2) / 2) + np.trapezoid(density * moved_out, radius)
+
+
 def test_what_tails_cannot_reach_is_bounded():
-  # Against the exact chance that a Gaussian pair is beyond the reach.
-  assert noise.uncovered(1e6, 1) == pytest.approx(np.exp(-81 / 2), rel=1e-4)
-  assert noise.uncovered(1.0, 10) == pytest.approx(10 * np.exp(-32))
-  assert noise.uncovered(0.05, 3) == 3.0
+  assert noise.uncovered(1e6, 1) == pytest.approx(noise.beyond(9), rel=1e-4)
+  assert noise.uncovered(1.0, 10) == pytest.approx(10 * noise.beyond(8))
+  assert noise.uncovered(0.05, 3) > 3.0
+  # A record moves some draws, by 1/m in all, wherever they are in pairs.
+  rng = np.random.default_rng(3)
+  for multiplier in (0.3, 1.0, 5.0):
+    for number in (1, 2, 7, 40):
+      for power in (0.0, 1.0, 9.0):
+        moves = np.zeros(100)
+        moves[rng.permutation(100)[:number]] = rng.random(number) ** power
+        pairs = np.hypot(*moves.reshape(2, 50))
+        pairs /= np.linalg.norm(pairs) * multiplier
+        true = sum(map(chance_uncovered, pairs[pairs > 0]))
+        assert true <= noise.uncovered(multiplier, number)
+        assert true <= noise.uncovered_jointly(multiplier, number)
+  # One pair by all of it: the bound is not much more.
+  true, bound = chance_uncovered(1.0), noise.uncovered(1.0, 1)
+  assert 0.05 * bound < true < bound
+
+
+def test_the_bound_on_tails_is_above_any_way_to_move_them():
+  # One pair by all, all pairs by the same, and random ones in between.
+  rng = np.random.default_rng(7)
+  for multiplier in (0.2, 0.5, 2.0):
+    for number in (2, 50, 3000):
+      bound = noise.uncovered_jointly(multiplier, number)
+      for power in (0.0, 1.0, 4.0, 30.0):
+        s = rng.random(number) ** power + 1e-12
+        s = s / np.linalg.norm(s) / multiplier
+        assert sum(noise.beyond(noise.REACH - each) for each in s) <= bound
+      # Some pairs alike, and the others not at all.
+      for moved in (1, 10, 100, number):
+        if moved <= number:
+          each = noise.beyond(noise.REACH - 1 / multiplier / moved**0.5)
+          rest = (number - moved) * noise.beyond(noise.REACH)
+          assert moved * each + rest <= bound
 
 
 @pytest.mark.parametrize('size', [2, 6, 4096])

@@ -13,6 +13,9 @@ from dpmf_jax.accounting.events import (
   checked_number,
 )
 
+# Noise is drawn larger than it is accounted for by this factor: more than
+# float32 rounds off of scales and units.
+ROUNDED_UP = 1 + 1e-6
 # Residuals are rounded to 2^-8 of their bound where sums have to be exact.
 RESIDUAL_BITS = 8
 
@@ -91,14 +94,6 @@ def lattice_unit(
   return residual_bound * clip_norm * 2.0**-lattice_bits
 
 
-# Part of delta that the end of the noise's tails may take. Noise is larger by
-# twice that part, which pays: d log(delta) / d log(mu) = mu phi(z) / delta with
-# z = mu/2 - epsilon/mu, and delta is the integral of phi(t/2 - epsilon/t) over
-# t in 0..mu. For z <= 0 that is at most mu phi(z). For z > 0 and delta <= 1/4,
-# mu is at most 1.1, so that phi(z) >= 0.8 phi(0) and delta <= mu phi(0).
-TAIL_SHARE = 1e-3
-
-
 def split_noise_multiplier(
   noise_multiplier: float, user_share: float
 ) -> tuple[float, float]:
@@ -106,8 +101,7 @@ def split_noise_multiplier(
 
   `user_share` of the step's mu^2 = 1/noise_multiplier^2 is spent on the user
   gradient and the rest on the item gradient; 0.5 gives both the same noise.
-  `joint_noise_multiplier` of the two is 1 + 2 TAIL_SHARE times the input,
-  which pays for the end of float32 noise's tails.
+  `joint_noise_multiplier` of the two is ROUNDED_UP times the input.
   """
   noise_multiplier = checked_multiplier(noise_multiplier)
   user_share = checked_number('user_share', user_share)
@@ -116,7 +110,7 @@ def split_noise_multiplier(
       f'user_share must be in (0, 1), got {user_share!r}: the side with '
       'nothing left to spend would need infinite noise'
     )
-  more = noise_multiplier * (1 + 2 * TAIL_SHARE)
+  more = noise_multiplier * ROUNDED_UP
   return more / math.sqrt(user_share), more / math.sqrt(1 - user_share)
 
 

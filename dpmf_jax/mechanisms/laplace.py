@@ -26,29 +26,41 @@ MOST = 68.0
 ERROR = 2.0**-20
 REACH = 50.0
 
-# The largest delta that the ends of draws may leave uncovered. It is not in the
-# delta that is stated, but certificates name it.
+# The largest delta that the ends of draws may leave uncovered. The delta that
+# is stated pays for it.
 UNCOVERED = 1e-9
 
 
 def most_epsilon() -> float:
-  """The largest epsilon for which two draws of `laplace` have no ends.
+  """The largest epsilon for which ends of `laplace` cost at most UNCOVERED."""
+  return math.log(UNCOVERED / uncovered(0.0)) - 1e-12
+
+
+def uncovered(epsilon: float) -> float:
+  """A delta for the ends of two draws of `laplace`.
 
   Privacy: a record that moves a draw by less than epsilon has both below
   REACH, as they are and moved, but for a chance of 4 e^(epsilon - REACH).
   """
-  return math.log(UNCOVERED / 4) + REACH
+  return 4 * math.exp(epsilon - REACH)
 
 
 def most_l2_epsilon(dimension: int) -> float:
-  """The same for one draw of `l2_laplace` in that many dimensions.
+  """The same for one draw of `l2_laplace` in that many dimensions."""
+  # What is taken off is more than the 1 in 1 + e^epsilon.
+  return math.log(2 * UNCOVERED / l2_uncovered(0.0, dimension)) - 1e-3
 
-  Privacy: but for a chance p = (2 D + 1) exp(-R^2 / 2), R = `noise.REACH`, the
-  normal draws that it is made of are below R, which costs a delta of at most
-  (1 + e^epsilon) p besides epsilon.
+
+def l2_uncovered(epsilon: float, dimension: int) -> float:
+  """A delta for the ends of one draw of `l2_laplace`.
+
+  Privacy: the 2 D + 1 normal draws that it is made of are in at most as many
+  pairs. But for a chance p = (2 D + 1) `noise.beyond`(R), R = `noise.REACH`,
+  all these have radii below R, for either neighbour, which costs a delta of at
+  most (1 + e^epsilon) p besides epsilon.
   """
-  log_chance = math.log(2 * dimension + 1) - noise.REACH**2 / 2
-  return math.log(UNCOVERED) - log_chance - 1e-3
+  chance = (2 * dimension + 1) * noise.beyond(noise.REACH)
+  return (1 + math.exp(epsilon)) * chance
 
 
 def laplace(key: jax.Array, shape: tuple[int, ...]) -> noise.Draws:

@@ -147,6 +147,16 @@ def _pairs(words: jax.Array) -> Draws:
   return Draws(jnp.stack([first, second]), halves.astype(jnp.int32))
 
 
+def beyond(radius: float) -> float:
+  """A bound on the chance that the radius of a pair is `radius` or more.
+
+  For a Gaussian pair it is exp(-radius^2 / 2). Ours has 64 random bits for it,
+  which can add 2^-65 to that, a hundredth of it at REACH, and the rounding of
+  float32, less than 1e-4 of it.
+  """
+  return 1.02 * math.exp(-(radius**2) / 2)
+
+
 def uncovered(noise_multiplier: float, num_draws: int) -> float:
   """A delta for what float32 draws cannot do: reach beyond REACH.
 
@@ -155,13 +165,16 @@ def uncovered(noise_multiplier: float, num_draws: int) -> float:
       draw in a step, since both draws of a pair may be moved.
     num_draws: how many draws the record moves, in all steps.
 
-  Privacy: a draw is taken as Gaussian where its pair's radius, both as it is
-  and moved by the record, is below REACH. The chance that it is not is at
-  most exp(-(REACH - 1/m)^2 / 2) for each draw, and (epsilon, delta) for exact
-  Gaussians is (epsilon, delta + the sum of these) for ours.
+  Privacy: draws come in pairs, and a pair is taken as Gaussian where its
+  radius, both as it is and moved by the record, is below REACH. The record
+  moves one draw of a pair or both, and so at most `num_draws` pairs, each by
+  at most 1/m, the length of its whole move. A radius that is not below REACH
+  before and after that is at least REACH - 1/m, so that the chances of all
+  these pairs sum to at most `num_draws` times `beyond` of that. What is
+  (epsilon, delta) for exact Gaussians is (epsilon, delta + the sum) for ours.
   """
   room = max(0.0, REACH - 1 / noise_multiplier)
-  return num_draws * math.exp(-(room**2) / 2)
+  return num_draws * beyond(room)
 
 
 def uncovered_jointly(noise_multiplier: float, num_draws: int) -> float:
@@ -171,17 +184,18 @@ def uncovered_jointly(noise_multiplier: float, num_draws: int) -> float:
     noise_multiplier: the noise over how far a record moves all draws together.
     num_draws: how many draws it moves.
 
-  Privacy: with s_d the move of draw d's pair over the noise, and S = 1/m a
-  bound on the root of the sum of s_d^2, the chances sum to at most
-  exp(-REACH^2 / 2) times the sum of exp(REACH s_d). In exp(x) = 1 + x + rest
-  the sum of the x is at most REACH S sqrt(n), by Cauchy and Schwarz, and
-  rest / s^2 rises with s, so that the rests sum to at most exp(REACH S).
+  Privacy: as above a pair that is moved by s costs f(s), f(s) = beyond(R - s)
+  with R = REACH, and there are at most n = `num_draws` of them. Each draw is
+  in one pair, so that the squares of the pairs' s add up to that of the whole
+  move, at most x = 1/m^2. As a function of s^2, f is convex from s = 0.12 to
+  7, as (R - s)^2 s >= R there, so it is below the chord f(0.12) + (s^2/x)
+  f(sqrt(x)); below 0.12 it is at most f(0.12). The sum over all pairs is at
+  most n f(0.12) + f(sqrt(x)).
   """
   most = 1 / noise_multiplier
-  if most >= REACH:
-    return float(num_draws)
-  terms = num_draws + REACH * most * num_draws**0.5 + math.exp(REACH * most)
-  return terms * math.exp(-(REACH**2) / 2)
+  if most > 7:
+    return num_draws * beyond(0.0)
+  return num_draws * beyond(REACH - 0.12) + beyond(REACH - most)
 
 
 def rounded_up(value: float) -> np.float32:

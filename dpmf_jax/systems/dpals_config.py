@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting.events import checked_count
-from dpmf_jax.accounting.sensitivity import TAIL_SHARE
+from dpmf_jax.accounting.sensitivity import ROUNDED_UP
 from dpmf_jax.kernels import user_sums
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.systems import assumptions
@@ -17,6 +16,9 @@ from dpmf_jax.systems.user_choice import rank_for
 from dpmf_jax.types import Guarantee, Relation
 
 MOST_RANK = 16
+# Part of delta that is kept for the end of the noise's tails. What they take
+# depends on the number of items, which a guarantee does not look up.
+TAIL_SHARE = 1e-3
 # What is known of float32 where a bound is computed; see `sensitivity`.
 _ROUNDING = 1e-4
 
@@ -123,12 +125,13 @@ class DPALSConfig:
 
 def event(config: DPALSConfig) -> accounting.Gaussian:
   """What `config.steps` sweeps spend, for the accountant."""
-  multiplier = config.noise_multiplier
-  if config.epsilon is not None:
-    multiplier = accounting.calibrate_noise_multiplier(
-      epsilon=config.epsilon, delta=config.delta, count=config.steps
-    )
-  return accounting.Gaussian(cast(float, multiplier), config.steps)
+  return accounting.drawn_gaussian(
+    lambda _: TAIL_SHARE * config.delta,
+    delta=config.delta,
+    count=config.steps,
+    epsilon=config.epsilon,
+    noise_multiplier=config.noise_multiplier,
+  )
 
 
 def rank_of(config: DPALSConfig, num_users: int, num_items: int) -> int:
@@ -155,8 +158,7 @@ def sensitivity(config: DPALSConfig, rank: int) -> float:
 
 def noise_std(config: DPALSConfig, rank: int) -> float:
   """The standard deviation of the noise on every sum of a sweep."""
-  # What is above the multiplier pays for the end of float32 noise's tails.
-  more = event(config).noise_multiplier * (1 + 2 * TAIL_SHARE)
+  more = event(config).noise_multiplier * ROUNDED_UP
   return more * sensitivity(config, rank)
 
 
@@ -182,8 +184,8 @@ def check_tails(config: DPALSConfig, num_items: int, rank: int) -> None:
     raise ValueError(
       f'delta={config.delta!r} is too small, or the noise too little, for '
       f'float32: the tails of {draws} draws in {config.steps} sweeps end with '
-      f'a chance of {lost:.2g}, and at most {TAIL_SHARE:g} of delta is paid '
-      'for that; use a smaller epsilon or a larger delta'
+      f'a chance of {lost:.2g}, and {TAIL_SHARE:g} of delta pays for that; '
+      'use a smaller epsilon or a larger delta'
     )
 
 

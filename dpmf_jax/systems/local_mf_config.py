@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting.events import checked_count
+from dpmf_jax.accounting.sensitivity import ROUNDED_UP
 from dpmf_jax.mechanisms import noise, records
 from dpmf_jax.systems import assumptions
 from dpmf_jax.systems.settings import require, scale_check
@@ -20,9 +21,9 @@ from dpmf_jax.types import Guarantee, Relation, Unit
 # two levels lose of a rating is less than that up to this epsilon.
 _COARSE, _FINE = (0.4, 0.85), (0.25, 0.5, 0.75, 1.0)
 _FINE_FROM = 3.5
-# Part of delta that is kept for the end of the noise's tails.
-TAIL_SHARE = 0.05
 MOST_BITS = 10  # of a client's weight
+# Sums of squares of a user who rated everything are exact up to here.
+_MOST_SQUARES = 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +120,7 @@ class LocalMFConfig:
       )
     if self.count_steps < 1:
       raise ValueError(f'count_scale={self.count_scale!r} is too small')
+    event(self)  # raises for so little noise that the end of its tails tells
 
   @property
   def star(self) -> float:
@@ -159,10 +161,13 @@ def lie_coins(config: LocalMFConfig) -> int:
 def event(config: LocalMFConfig) -> accounting.Event:
   """What is spent, for the accountant."""
   if config.unit == 'user':
-    return accounting.Gaussian(
-      accounting.calibrate_noise_multiplier(
-        epsilon=config.epsilon, delta=config.delta
-      )
+    # A user moves a count and a sum of each item, of which there are few
+    # enough.
+    draws = 2 * most_items(config)
+    return accounting.drawn_gaussian(
+      lambda multiplier: noise.uncovered_jointly(multiplier, draws),
+      delta=config.delta,
+      epsilon=config.epsilon,
     )
   categories = len(config.answer_levels) + 1
   epsilon = records.true_epsilon(lie_coins(config), categories)
@@ -174,31 +179,14 @@ def event(config: LocalMFConfig) -> accounting.Event:
 
 
 def noise_multiplier(config: LocalMFConfig) -> float:
-  """The noise over `clip_norm` as it is drawn (user).
-
-  Privacy: for (1 - TAIL_SHARE) delta, so that what is left of delta may pay
-  for the end of the tails.
-  """
-  return accounting.calibrate_noise_multiplier(
-    epsilon=config.epsilon, delta=config.delta * (1 - TAIL_SHARE)
-  )
+  """The noise over `clip_norm` as it is drawn (user)."""
+  spent = cast(accounting.Gaussian, event(config))
+  return spent.noise_multiplier * ROUNDED_UP
 
 
-def uncovered(multiplier: float, num_draws: int) -> float:
-  """A delta for draws that do not reach beyond `noise.REACH`, for one user.
-
-  Privacy: as `noise.uncovered`, which has f(s) = exp(-(R - s)^2 / 2) for a
-  pair of draws that is moved by s standard deviations. A user moves many, but
-  the squares of all s add up to at most x = 1/multiplier^2. As a function of
-  s^2, f is convex from s = 0.12 to 7, as (R - s)^2 s >= R there, so it is
-  below the chord f(0.12) + (s^2/x) f(sqrt(x)); below 0.12 it is at most
-  f(0.12). The sum over n pairs is at most n f(0.12) + f(sqrt(x)).
-  """
-  reach, moved = noise.REACH, 1 / multiplier
-  if moved > 7:
-    return 1.0
-  each = math.exp(-((reach - 0.12) ** 2) / 2)
-  return num_draws * each + math.exp(-((reach - moved) ** 2) / 2)
+def most_items(config: LocalMFConfig) -> int:
+  """How many items there may be: sums of squares fit into int32 (user)."""
+  return (_MOST_SQUARES - 1) // (records.GRID**2 + config.count_steps**2)
 
 
 def weight_bits(config: LocalMFConfig, num_users: int) -> int:

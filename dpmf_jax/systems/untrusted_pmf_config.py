@@ -38,7 +38,8 @@ class UntrustedPMFConfig:
     relation: 'replace' or 'add_remove'. The paper has only 'replace'.
     scale: (lowest, highest) possible rating.
     epsilon: of everything that any party sees; pure.
-    delta: at which the certificate states epsilon; none is needed.
+    delta: at which the certificate states epsilon; the protocol needs none,
+      the simulator next to none, and 0 is as much as it needs.
     colluders: c, how many users may tell the recommender or the third party
       their shares before the guarantee fails (sound).
     dropouts: d, how many reports may not arrive before the round has to be
@@ -227,9 +228,8 @@ ASSUMPTIONS = (
   'sum has exactly the stated law.',
   'The simulator draws the sum of the shares, and masks, from a JAX key '
   '(Threefry, as good as random); the law of its noise is within 1e-17 of the '
-  'exact one for each coordinate, which leaves a delta below 1e-9 uncovered. '
-  'Whoever holds its key, or runs it, is '
-  'trusted. Timing and memory are not covered.',
+  'exact one for each coordinate, and delta pays for that. Whoever holds its '
+  'key, or runs it, is trusted. Timing and memory are not covered.',
   assumptions.PUBLIC_FEATURES,
   assumptions.PUBLIC_IDS,
   assumptions.ONE_OF_DUPLICATES,
