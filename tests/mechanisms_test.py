@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jax.extend.random import threefry_2x32
 
 from dpmf_jax.mechanisms import noise
-from dpmf_jax.mechanisms.clipping import clip_rows, clip_scale
+from dpmf_jax.mechanisms.clipping import SLACK, clip_rows, clip_scale, slack
 from dpmf_jax.mechanisms.noise import (
   MOST_UNITS,
   Draws,
@@ -39,6 +39,26 @@ def test_clipped_rows_never_exceed_the_norm(rank, norm, log_size, seed):
   # Within the slack it is the paper's formula.
   want = [oracles.clip_row(row.astype(np.float64), norm) for row in rows]
   np.testing.assert_allclose(clipped, want, rtol=2e-5, atol=0)
+
+
+@pytest.mark.parametrize('rank', [1, 300, 400, 10_000])
+def test_the_slack_covers_a_norm_in_the_worst_order(rank):
+  # Squares of a little less than half a unit in the last place of the first
+  # are all lost, if they are added to it one by one. No backend has to do so,
+  # and any may.
+  row = np.full(rank, np.sqrt(0.99 * 2.0**-24), np.float32)
+  row[0] = 1.0
+  length = np.sqrt(np.cumsum(np.square(row), dtype=np.float32)[-1])
+  assert length == 1.0
+  room = np.float32(1 - slack(rank))
+  clipped = row * (room / length)
+  assert np.linalg.norm(clipped.astype(np.float64)) <= 1 - SLACK
+  # By much less it would be too long from rank 336 on.
+  longer = np.linalg.norm((row * np.float32(1 - SLACK)).astype(np.float64))
+  assert (longer > 1) == (rank >= 336)
+  clipped = np.asarray(clip_rows(jnp.asarray(row)[None], 1.0), np.float64)
+  assert np.linalg.norm(clipped) <= 1 - SLACK
+  assert np.linalg.norm(clipped) > 1 - 2 * slack(rank)
 
 
 def test_rows_inside_the_norm_are_untouched():
