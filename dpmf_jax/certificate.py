@@ -133,7 +133,8 @@ def certificate(
     guarantee: of the system that ran.
     system: its name.
     config: its config.
-    delta: at which epsilon is stated; None where there is no guarantee.
+    delta: at which epsilon is stated, 0 for the least there is; None where
+      there is no guarantee.
     seed: the fixed seed of the run, or None for OS entropy.
     generator: of the key that was used (`runs.generator`).
     run: the id of the run, also in its ledger entry; None makes a new one.
@@ -152,6 +153,7 @@ def certificate(
   elif delta is None:
     raise ValueError('delta is needed to state a guarantee')
   else:
+    delta = delta or accounting.uncovered(guarantee)
     bounds = accounting.bounds(guarantee, delta)
     rule = min(bounds, key=lambda name: bounds[name])
     epsilon = bounds[rule]

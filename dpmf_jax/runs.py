@@ -302,7 +302,10 @@ def epsilon_so_far(
     return 0.0
   # Systems that release once spend all of it then.
   done = min(step, accounting.count_of(guarantee.event))
-  return accounting.epsilon(accounting.after(guarantee.event, done), delta)
+  return accounting.epsilon(
+    accounting.after(guarantee.event, done),
+    delta or accounting.uncovered(guarantee),
+  )
 
 
 def write_model(

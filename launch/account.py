@@ -79,7 +79,11 @@ _VARIANT = flags.DEFINE_enum(
 _STEPS = flags.DEFINE_list(
   'steps', None, 'How many steps, fixed before; several with --table=steps.'
 )
-_DELTA = flags.DEFINE_float('delta', 1e-6, 'Overall delta, in (0, 1).')
+_DELTA = flags.DEFINE_float(
+  'delta',
+  1e-6,
+  'Overall delta, in (0, 1/4]; also 0 for laplace and randomized_response.',
+)
 _EPSILON = flags.DEFINE_list(
   'epsilon',
   None,
@@ -224,6 +228,11 @@ def sound_gaussian_mf(steps: int, epsilon: float | None) -> Answer:
     relation=relation,
     sensitivity=_sensitivity(relation, bound, _LATTICE_BITS.value),
     user_share=_USER_SHARE.value,
+    scale=cli.scale(_SCALE.value),
+    clip_norm=_CLIP_NORM.value,
+    residual_bound=bound,
+    rank=_RANK.value,
+    lattice_bits=_LATTICE_BITS.value,
   )
 
 
@@ -278,6 +287,8 @@ def main(_: Sequence[str]) -> None:
   for count in steps:
     if count < 1:
       raise ValueError(f'--steps must be >= 1, got {count}')
+  if not 0 <= _DELTA.value <= 0.25:
+    raise ValueError(f'--delta must be in (0, 1/4], got {_DELTA.value}')
   epsilons = _numbers(_EPSILON, float) or [None]
   for flag, values in ((_STEPS, steps), (_EPSILON, epsilons)):
     if len(values) > 1 and table != flag.name:
@@ -366,9 +377,10 @@ def draw(path: str, system: str, answer: Answer) -> None:
   for count in steps:
     part = accounting.after(event, count)
     curve, bounds = accounting.curve_of(part), accounting.bounds(part, delta)
+    left = accounting.delta_left(part, delta)
     points = {
-      'RDP, Mironov (2017)': accounting.rdp.epsilon_mironov(curve, delta),
-      'RDP, optimal conversion': accounting.rdp.epsilon_optimal(curve, delta),
+      'RDP, Mironov (2017)': accounting.rdp.epsilon_mironov(curve, left),
+      'RDP, optimal conversion': accounting.rdp.epsilon_optimal(curve, left),
       'exact' if exact else 'smallest bound': min(bounds.values()),
     }
     for name, value in points.items():
@@ -395,6 +407,8 @@ def show_certificate() -> None:
   """Checks the certificate of a run, prints it, and writes other formats."""
   _refuse('--certificate', _SYSTEM, _STEPS, _EPSILON, _TABLE, _CSV, _PLOT)
   _refuse('--certificate', _LEDGER)
+  if _DELTA.present:
+    raise ValueError('--delta is not for --certificate: it has its own')
   from dpmf_jax import certificate, files, rendering
 
   document = certificate.read(_CERTIFICATE.value or '')

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from dpmf_jax import accounting
+from dpmf_jax.types import Relation
 
 SAME_NOISE = 'same_noise_if_only_the_noised_gradient_leaked'
 
@@ -84,34 +85,49 @@ def sound_gaussian_mf(
   relation: str,
   sensitivity: float,
   user_share: float,
+  **settings: Any,
 ) -> Answer:
-  """What is proved when both gradients are noised."""
+  """What is proved when both gradients are noised.
+
+  `settings` are those of the config besides, which refuses what it would
+  refuse to train with.
+  """
+  # Here and not above: JAX takes a second, and no other answer needs it.
+  from dpmf_jax.systems import gaussian_mf_config as system
+
   if given == 'sigma':
     if not value > 0:
       raise ValueError(
         f'--sigma must be > 0, got {value}: without noise there is no epsilon'
       )
     per_unit, _ = accounting.split_noise_multiplier(1.0, user_share)
-    value = value / sensitivity / per_unit
-  elif given == 'epsilon':
-    value = accounting.calibrate_noise_multiplier(
-      epsilon=value, delta=delta, count=steps
-    )
-  event = accounting.Gaussian(value, steps)
-  user, item = accounting.split_noise_multiplier(value, user_share)
+    given, value = 'noise_multiplier', value / sensitivity / per_unit
+  config = system.GaussianMFConfig(
+    variant='sound',
+    relation=cast(Relation, relation),
+    delta=delta,
+    steps=steps,
+    user_share=user_share,
+    init='unit',  # for any rank; epsilon does not depend on it
+    **{given: value},
+    **settings,
+  )
+  event = cast(accounting.Gaussian, system.event(config))
+  user, item = system.noise_stds(config)
   values = {
     'status': 'proved',
     'epsilon': accounting.epsilon(event, delta),
     'delta': delta,
     'steps': steps,
-    'sigma': user * sensitivity,
-    'sigma_item': item * sensitivity,
-    'noise_multiplier': value,
+    'sigma': user,
+    'sigma_item': item,
+    'noise_multiplier': event.noise_multiplier,
     'sensitivity': sensitivity,
     'unit': 'rating',
     'relation': relation,
     'mu': accounting.gaussian_mu(event),
     'user_share': user_share,
+    'uncovered': event.uncovered,
   }
   return Answer(values, event)
 
@@ -212,7 +228,8 @@ def _plain(
   bounds = accounting.bounds(event, delta)
   rule = min(bounds, key=lambda name: bounds[name])
   # A plain mechanism is as private as its sensitivity is right: what one
-  # record is, and how neighbours differ, went into that.
+  # record is, and how neighbours differ, went into that. And as its noise is:
+  # where that is drawn in floats, its ends cost a delta besides.
   meant = 'as in the sensitivity'
   values = {
     'status': 'proved',
@@ -221,6 +238,7 @@ def _plain(
     'steps': accounting.count_of(event),
     'unit': meant,
     'relation': relation or meant,
+    'noise': 'exact',
   }
   return Answer(values | noise | {'rule': rule, 'bounds': bounds}, event)
 

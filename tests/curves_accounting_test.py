@@ -17,6 +17,7 @@ from dpmf_jax.accounting import (
   RandomizedResponse,
   SubsampledGaussian,
   curve_of,
+  epsilon,
   rdp,
   response,
 )
@@ -175,6 +176,60 @@ def test_poisson_sampling_is_the_moment_of_a_mixture(rate, noise, order):
     truth = mpmath.log(mpmath.quad(density, cuts)) / (a - 1)
     ours = curve_of(SubsampledGaussian(noise, rate))(order)
     assert is_just_above(ours, truth, 3e-12)
+
+
+def sampled(rate, noise, order):
+  """The Poisson curve by the trapezoidal rule; its error is below e^-150."""
+  q, s, a = mpmath.mpf(rate), mpmath.mpf(noise), mpmath.mpf(order)
+  step = min(s, s**2) / 8
+  total = mpmath.mpf(0)
+  for place in range(int(-20 * s / step), int((a + 20 * s) / step) + 2):
+    x = place * step
+    u = q * mpmath.expm1((x - 0.5) / s**2)
+    above = mpmath.exp(a * mpmath.log1p(u)) - 1 - a * u
+    total += above * mpmath.exp(-((x / s) ** 2) / 2)
+  excess = total * step / s / mpmath.sqrt(2 * mpmath.pi)
+  return mpmath.log1p(excess) / (a - 1)
+
+
+@pytest.mark.parametrize('rate', [1e-9, 1e-3, 0.1, 0.9])
+@pytest.mark.parametrize('noise', [0.4, 1.0, 10.0, 1e6])
+def test_poisson_sampling_is_rounded_up_down_to_order_1(rate, noise):
+  curve = curve_of(SubsampledGaussian(noise, rate))
+  for rest in (1e-13, 1e-9, 1e-6, 1e-3, 0.3):
+    with mpmath.workdps(60):
+      truth = sampled(rate, noise, 1 + rest)
+      assert is_just_above(curve(1 + rest), truth, 2e-12), rest
+
+
+def test_poisson_sampling_is_rounded_up_where_its_terms_cancel():
+  # Rates for which q^a and the moments of the noise nearly cancel, and for
+  # which the curve is below the smallest float.
+  for noise, order in ((0.53, 162), (0.85, 869), (2.0, 500), (0.68, 424)):
+    for part in (0.9, 1.0, 1.1):
+      rate = math.exp(-(order - 1) / 2 / noise**2 * part)
+      ours = curve_of(SubsampledGaussian(noise, rate))(order)
+      with mpmath.workdps(60):
+        q, s = mpmath.mpf(rate), mpmath.mpf(noise)
+        above = sum(
+          mpmath.binomial(order, i)
+          * (1 - q) ** (order - i)
+          * q**i
+          * mpmath.expm1(mpmath.mpf(i * (i - 1)) / 2 / s**2)
+          for i in range(2, order + 1)
+        )
+        assert ours >= mpmath.log1p(above) / (order - 1)
+
+
+@pytest.mark.parametrize(
+  ('rate', 'noise'), [(0.9, 1.0), (0.5, 1.0), (0.1, 0.5)]
+)
+def test_many_sampled_releases_cost_no_less_than_their_mean(rate, noise):
+  # At order 1 the curve is the mean loss, which is all that counts for so many.
+  with mpmath.workdps(60):
+    mean = sampled(rate, noise, 1 + mpmath.mpf(10) ** -25)
+    stated = epsilon(SubsampledGaussian(noise, rate, 10**18), 1e-6)
+    assert is_just_above(stated, 10**18 * mean, 1e-6)
 
 
 @pytest.mark.parametrize(

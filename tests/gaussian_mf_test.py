@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 
 from dpmf_jax import accounting
+from dpmf_jax.accounting import tails
 from dpmf_jax.data.ratings import from_arrays
 from dpmf_jax.sharding import training_data
 from dpmf_jax.systems.gaussian_mf import gaussian_mf
@@ -241,9 +242,11 @@ def test_both_sides_together_are_the_accounted_gaussian():
     delta_2 = sensitivity(config)
     # mu^2 of all steps, from the noise that is really drawn.
     mu = np.sqrt(40 * ((delta_2 / user) ** 2 + (delta_2 / item) ** 2))
-    # The end of the tails may take 0.1% of delta, which is paid for here.
-    assert accounting.gaussian.epsilon_of(mu, 1e-6 * (1 - 1e-3)) <= 2.0
-    assert accounting.gaussian.epsilon_of(mu, 1e-6) > 2.0 * (1 - 3e-3)
+    # Delta pays for the end of the tails of all draws that a rating moves.
+    m = np.sqrt(40) / mu
+    left = 1e-6 - tails.uncovered(m, 2 * 40 * config.rank)
+    assert accounting.gaussian.epsilon_of(mu, left) <= 2.0
+    assert accounting.gaussian.epsilon_of(mu, left) > 2.0 * (1 - 3e-6)
 
 
 def test_noise_is_never_rounded_down(small_ratings):

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpmf_jax import accounting
-from dpmf_jax.accounting import Gaussian, gaussian, groups, sensitivity
-from dpmf_jax.mechanisms import noise
+from dpmf_jax.accounting import Gaussian, gaussian, groups, tails
 from dpmf_jax.systems import SYSTEMS, dpals_config
 from dpmf_jax.types import Guarantee, Tails
 
@@ -146,13 +145,12 @@ def test_tails_of_groups_are_above_any_way_to_move_the_draws():
   # Dirichlet draws say how the move is shared out between pairs.
   rng = np.random.default_rng(0)
   for multiplier, number, size in ((17.0, 8, 10), (3.0, 40, 2), (1.5, 5, 10)):
-    tails = Tails(multiplier, number, 3)
-    bound = groups.tails_of_group(tails, size)
+    bound = groups.tails_of_group(Tails(multiplier, number, 3), size)
     moved = size / multiplier
     for alpha in (0.05, 1.0, 50.0):
       shares = rng.dirichlet(np.full(size * number, alpha), size=50)
       moves = moved * np.sqrt(shares)
-      total = 3 * np.exp(-np.square(noise.REACH - moves) / 2).sum(axis=1)
+      total = 3 * np.exp(-np.square(tails.REACH - moves) / 2).sum(axis=1)
       assert (total <= bound * (1 + 1e-9)).all()
 
 
@@ -196,5 +194,5 @@ def test_draws_are_at_least_those_that_are_checked():
   with pytest.raises(ValueError, match='tails'):
     dpals_config.check_tails(config, most // 5 + 1, 3)
   for lost in (1e-12, 1e-8):
-    most = sensitivity.most_draws(lost)
-    assert sensitivity.uncovered(1e9, most + 1) > lost
+    most = tails.most_draws(lost)
+    assert tails.uncovered_jointly(1e9, most + 1) > lost

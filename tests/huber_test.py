@@ -136,7 +136,8 @@ def test_all_parts_together_cost_epsilon(epsilon):
     + np.log1p(1 / parts.ridge)
     + 2 * parts.tolerance / parts.cover
   )
-  stated = accounting.epsilon(objective_pmf(config).guarantee, 0.0)
+  guarantee = objective_pmf(config).guarantee
+  stated = accounting.epsilon(guarantee, accounting.uncovered(guarantee))
   assert spent <= stated * (1 + 1e-12)
   assert 0.999 * epsilon <= stated <= epsilon * (1 + 1e-12)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dpmf_jax.data.ratings import from_arrays
 from dpmf_jax.kernels import lattice
+from dpmf_jax.mechanisms.clipping import SLACK
 from dpmf_jax.sharding import device_mesh, put_replicated, training_data
 from dpmf_jax.types import Factors
 
@@ -74,6 +75,21 @@ def test_counts_leave_room_for_float32_where_all_are_rounded_up(rank):
   counts = lattice.columns(jnp.ones((1, rank)), jnp.float32(1.0)).counts
   assert np.linalg.norm(np.asarray(counts, float)) <= 1024 * (1 - 1e-5)
   assert np.linalg.norm(np.asarray(counts, float)) > 1024 * (1 - 0.01)
+
+
+@pytest.mark.parametrize('rank', [335, 1000, 10_000])
+def test_counts_of_high_rank_stay_below_the_norm(rank):
+  rng = np.random.default_rng(rank)
+  rows = rng.normal(size=(8, rank)).astype(np.float32)
+  rows[1] = np.sqrt(0.99 * 2.0**-24)  # lost one by one beside the first
+  rows[1:3, 0] = 1.0
+  rows[3] = 1.0
+  # Halves of units, that all round up.
+  rows[4] = np.float32(1.5 / 1024)
+  found = lattice.columns(jnp.asarray(rows), jnp.float32(1.0))
+  length = np.linalg.norm(np.asarray(found.counts, np.float64), axis=1)
+  assert (length <= 1024 * (1 - SLACK)).all()
+  assert length.max() > 0.9 * 1024
 
 
 def test_entries_that_are_not_finite_count_as_zero_or_large():

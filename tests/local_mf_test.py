@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 
 from dpmf_jax import accounting, certificate, metrics, training, wording
+from dpmf_jax.accounting import tails
 from dpmf_jax.data import catalog
 from dpmf_jax.data.ratings import from_arrays
 from dpmf_jax.data.splits import random_split
@@ -290,29 +291,19 @@ def test_noise_on_sums_has_its_scale_and_no_other():
 def test_delta_pays_for_the_tails():
   for epsilon in (1.0, 4.0, 16.0):
     made = by_user(epsilon=epsilon)
-    stated = accounting.epsilon(settings.event(made), made.delta)
-    assert stated <= epsilon
+    event = settings.event(made)
+    assert accounting.epsilon(event, made.delta) <= epsilon
     m = settings.noise_multiplier(made)
-    # What is run, at what is left of delta, is no worse than what is stated.
-    rest = made.delta * (1 - settings.TAIL_SHARE)
+    # What is run, at what is left of delta, is no worse than what is stated,
+    # for as many items as there may be.
+    lost = tails.uncovered_jointly(m, 2 * settings.most_items(made))
+    assert lost <= event.uncovered <= made.delta / 100
+    rest = made.delta - lost
     assert accounting.epsilon(accounting.Gaussian(m), rest) <= epsilon
-    assert settings.uncovered(m, 2 * 1682) <= settings.TAIL_SHARE * made.delta
-  made = by_user(epsilon=20.0, delta=1e-9)
+    with pytest.raises(ValueError, match='too many for exact sums'):
+      system_module._user_hyper(made, 10, settings.most_items(made) + 1)
   with pytest.raises(ValueError, match='too small'):
-    system_module._user_hyper(made, 10, 10)
-
-
-def test_the_bound_on_tails_is_above_any_way_to_move_them():
-  # One pair by all, all pairs by the same, and random ones in between.
-  rng = np.random.default_rng(7)
-  for m in (0.2, 0.5, 2.0):
-    for number in (2, 50, 3000):
-      bound = settings.uncovered(m, number)
-      for power in (0.0, 1.0, 4.0, 30.0):
-        s = rng.random(number) ** power + 1e-12
-        s = s / np.linalg.norm(s) / m
-        total = np.exp(-np.square(noise.REACH - s) / 2).sum()
-        assert total <= bound
+    by_user(epsilon=20.0, delta=1e-9)
 
 
 def test_sums_and_noise_fit_into_32_bits():

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from independence import assert_independent
 from jax.extend.random import threefry_2x32
 
+from dpmf_jax.accounting import tails
 from dpmf_jax.mechanisms import noise
-from dpmf_jax.mechanisms.clipping import clip_rows, clip_scale
+from dpmf_jax.mechanisms.clipping import SLACK, clip_rows, clip_scale, slack
 from dpmf_jax.mechanisms.noise import (
   MOST_UNITS,
   Draws,
@@ -40,6 +41,26 @@ def test_clipped_rows_never_exceed_the_norm(rank, norm, log_size, seed):
   # Within the slack it is the paper's formula.
   want = [oracles.clip_row(row.astype(np.float64), norm) for row in rows]
   np.testing.assert_allclose(clipped, want, rtol=2e-5, atol=0)
+
+
+@pytest.mark.parametrize('rank', [1, 300, 400, 10_000])
+def test_the_slack_covers_a_norm_in_the_worst_order(rank):
+  # Squares of a little less than half a unit in the last place of the first
+  # are all lost, if they are added to it one by one. No backend has to do so,
+  # and any may.
+  row = np.full(rank, np.sqrt(0.99 * 2.0**-24), np.float32)
+  row[0] = 1.0
+  length = np.sqrt(np.cumsum(np.square(row), dtype=np.float32)[-1])
+  assert length == 1.0
+  room = np.float32(1 - slack(rank))
+  clipped = row * (room / length)
+  assert np.linalg.norm(clipped.astype(np.float64)) <= 1 - SLACK
+  # By much less it would be too long from rank 336 on.
+  longer = np.linalg.norm((row * np.float32(1 - SLACK)).astype(np.float64))
+  assert (longer > 1) == (rank >= 336)
+  clipped = np.asarray(clip_rows(jnp.asarray(row)[None], 1.0), np.float64)
+  assert np.linalg.norm(clipped) <= 1 - SLACK
+  assert np.linalg.norm(clipped) > 1 - 2 * slack(rank)
 
 
 def test_rows_inside_the_norm_are_untouched():
@@ -199,19 +220,86 @@ def test_radii_leave_no_gaps_below_the_reach_and_have_an_end():
   words = jnp.stack([jnp.zeros(256, 'uint32')] * 3 + [jnp.asarray(last)])
   radius = np.asarray(noise._pairs(words).normal)[0]  # angle 0
   assert 9.4 < radius[0] < 9.5
-  assert (radius < noise.REACH).any()
-  gap = np.abs(np.diff(radius))[radius[:-1] < noise.REACH].max()
+  assert (radius < tails.REACH).any()
+  gap = np.abs(np.diff(radius))[radius[:-1] < tails.REACH].max()
   # Neighbours are closer than the dither to either side, or the lattice. Just
   # below a power of 2 the dither is smallest beside the noise.
   for units in (64.0, *(2.0**log - 1e-3 for log in range(7, 23)), MOST_UNITS):
     assert gap * units < max(1.0, 2.0 ** dither_bits(units, 1.0) / 2)
 
 
+def words_beyond(radius, angle):
+  """Of all 2^64 pairs of words, how many have at least that radius."""
+  pairs = jax.jit(noise._pairs)
+
+  def radius_of(word):
+    words = [word >> 32, angle, 0, word & 0xFFFFFFFF]
+    pair = pairs(jnp.asarray(words, 'uint32')[:, None]).normal
+    return np.hypot(*np.asarray(pair, np.float64)[:, 0])
+
+  low, high = 0, 2**64  # the radius falls from word to word
+  while high - low > 1:
+    middle = (low + high) // 2
+    low, high = (middle, high) if radius_of(middle) >= radius else (low, middle)
+  return low + 1
+
+
+@pytest.mark.parametrize('radius', [3.0, 6.5, 8.0, 8.7, tails.REACH])
+def test_no_more_words_are_beyond_a_radius_than_is_paid_for(radius):
+  for angle in (0, 123456789, 2**30 - 1, 3 * 2**30 + 5):
+    chance = words_beyond(radius, angle) / 2**64
+    assert chance <= tails.beyond(radius)
+    assert chance > 0.97 * tails.beyond(radius)
+
+
+def chance_uncovered(move):
+  """Of a Gaussian pair to be beyond REACH as it is or moved, in polar form."""
+  reach = tails.REACH
+  radius = np.linspace(0, reach, 20_001)
+  with np.errstate(divide='ignore', invalid='ignore'):
+    cosine = (reach**2 - radius**2 - move**2) / (2 * radius * move)
+  moved_out = np.arccos(np.clip(np.nan_to_num(cosine, nan=1.0), -1, 1)) / np.pi
+  density = radius * np.exp(-(radius**2) / 2)
+  return np.exp(-(reach**2) / 2) + np.trapezoid(density * moved_out, radius)
+
+
 def test_what_tails_cannot_reach_is_bounded():
-  # Against the exact chance that a Gaussian pair is beyond the reach.
-  assert noise.uncovered(1e6, 1) == pytest.approx(np.exp(-81 / 2), rel=1e-4)
-  assert noise.uncovered(1.0, 10) == pytest.approx(10 * np.exp(-32))
-  assert noise.uncovered(0.05, 3) == 3.0
+  assert tails.uncovered(1e6, 1) == pytest.approx(tails.beyond(9), rel=1e-4)
+  assert tails.uncovered(1.0, 10) == pytest.approx(10 * tails.beyond(8))
+  assert tails.uncovered(0.05, 3) > 3.0
+  # A record moves some draws, by 1/m in all, wherever they are in pairs.
+  rng = np.random.default_rng(3)
+  for multiplier in (0.3, 1.0, 5.0):
+    for number in (1, 2, 7, 40):
+      for power in (0.0, 1.0, 9.0):
+        moves = np.zeros(100)
+        moves[rng.permutation(100)[:number]] = rng.random(number) ** power
+        pairs = np.hypot(*moves.reshape(2, 50))
+        pairs /= np.linalg.norm(pairs) * multiplier
+        true = sum(map(chance_uncovered, pairs[pairs > 0]))
+        assert true <= tails.uncovered(multiplier, number)
+        assert true <= tails.uncovered_jointly(multiplier, number)
+  # One pair by all of it: the bound is not much more.
+  true, bound = chance_uncovered(1.0), tails.uncovered(1.0, 1)
+  assert 0.05 * bound < true < bound
+
+
+def test_the_bound_on_tails_is_above_any_way_to_move_them():
+  # One pair by all, all pairs by the same, and random ones in between.
+  rng = np.random.default_rng(7)
+  for multiplier in (0.2, 0.5, 2.0):
+    for number in (2, 50, 3000):
+      bound = tails.uncovered_jointly(multiplier, number)
+      for power in (0.0, 1.0, 4.0, 30.0):
+        s = rng.random(number) ** power + 1e-12
+        s = s / np.linalg.norm(s) / multiplier
+        assert sum(tails.beyond(tails.REACH - each) for each in s) <= bound
+      # Some pairs alike, and the others not at all.
+      for moved in (1, 10, 100, number):
+        if moved <= number:
+          each = tails.beyond(tails.REACH - 1 / multiplier / moved**0.5)
+          rest = (number - moved) * tails.beyond(tails.REACH)
+          assert moved * each + rest <= bound
 
 
 @pytest.mark.parametrize('size', [2, 6, 4096])

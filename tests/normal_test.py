@@ -64,8 +64,9 @@ def lattice_oracle(ratings, factors, weights=None):
   room = 512 * (1 - 1e-5) - math.sqrt(rank) / 2
   counts = np.asarray(factors, np.float64) / CLIP * 512
   length = np.linalg.norm(counts, axis=1, keepdims=True)
-  # 1e-5 is the slack of `clip_rows`.
-  counts = np.round(counts * np.minimum(1, room * (1 - 1e-5) / length))
+  # The slack of `clip_rows`.
+  slack = 1e-5 + (1.01 * rank + 16) * 2**-25
+  counts = np.round(counts * np.minimum(1, room * (1 - slack) / length))
   columns = ratings.user, ratings.item, ratings.value, weights
   for u, i, r, w in zip(*columns, strict=True):
     y = int(np.round(np.clip(r - MEAN, -BOUND, BOUND) / BOUND * 512))

@@ -255,7 +255,7 @@ def test_what_is_stated_is_epsilon_for_every_party():
       config = sound(relation=relation, view=view, epsilon=0.5, colluders=7)
       stated = untrusted_pmf(config).guarantee
       assert stated.status == 'proved'
-      spent = accounting.epsilon(stated, 0.0)
+      spent = accounting.epsilon(stated, accounting.uncovered(stated))
       assert 0.4985 < spent <= 0.5
       assert 'up to 7 users' in stated.adversary
       assert 'honest but curious' in ' '.join(stated.assumptions)

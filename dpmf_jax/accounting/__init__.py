@@ -5,6 +5,7 @@
   bounds(guarantee, delta)    every valid epsilon, by the rule it comes from
   calibrate(make, epsilon=..., delta=..., low=..., high=...)
   calibrate_noise_multiplier(epsilon=..., delta=..., count=...)
+  drawn_gaussian(uncovered, epsilon=..., delta=..., count=...)
 
 Proved numbers are upper bounds, rounded up. What a paper says is computed by
 functions called `claimed_*` from events called `Claimed*`, and the two are
@@ -17,7 +18,14 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias
 
-from dpmf_jax.accounting import composition, gaussian, pld, rdp, response
+from dpmf_jax.accounting import (
+  composition,
+  events,
+  gaussian,
+  pld,
+  rdp,
+  response,
+)
 from dpmf_jax.accounting.calibration import calibrate_by, calibrate_to
 from dpmf_jax.accounting.claims import (
   claimed_delta,
@@ -60,7 +68,9 @@ from dpmf_jax.accounting.events import (
   SubsampledGaussian,
   after,
   checked_count,
+  checked_multiplier,
   count_of,
+  delta_left,
   joint_noise_multiplier,
   leaves,
 )
@@ -123,6 +133,8 @@ __all__ = [
   'count_of',
   'curve_of',
   'delta',
+  'delta_left',
+  'drawn_gaussian',
   'epsilon',
   'gaussian',
   'gaussian_mu',
@@ -144,6 +156,7 @@ __all__ = [
   'share_shape',
   'share_variance',
   'split_noise_multiplier',
+  'uncovered',
 ]
 
 Accountable: TypeAlias = Guarantee | Event
@@ -157,7 +170,8 @@ def epsilon(guarantee_or_event: Accountable, delta: float) -> float:
   valid `bounds`. Pure events may be asked for delta = 0.
 
   Raises:
-    ValueError: for a guarantee with status 'none', which has no epsilon.
+    ValueError: for a guarantee with status 'none', which has no epsilon, and
+      for a delta below what the ends of the noise leave `uncovered`.
   """
   event = _event_of(guarantee_or_event)
   if isinstance(event, ClaimedEvent):
@@ -182,6 +196,16 @@ def bounds(guarantee_or_event: Accountable, delta: float) -> dict[str, float]:
   if isinstance(event, ClaimedEvent):
     return {'claimed': epsilon(event, delta)}
   return composition.epsilon_bounds(event, delta)
+
+
+def uncovered(guarantee_or_event: Accountable) -> float:
+  """The least delta at which an epsilon is stated; 0 for a claim or nothing."""
+  event = guarantee_or_event
+  if isinstance(event, Guarantee):
+    event = event.event if event.status == 'proved' else None
+  if event is None or isinstance(event, ClaimedEvent):
+    return 0.0
+  return events.uncovered(event)
 
 
 def calibrate(
@@ -227,6 +251,53 @@ def calibrate_noise_multiplier(
     multiplier *= 1 + step
     step *= 2
   return multiplier
+
+
+def drawn_gaussian(
+  uncovered: Callable[[float], float],
+  *,
+  delta: float,
+  count: int = 1,
+  epsilon: float | None = None,
+  noise_multiplier: float | None = None,
+) -> Gaussian:
+  """`count` Gaussian releases of noise that ends, at one of two targets.
+
+  Args:
+    uncovered: noise multiplier -> what the ends of all the noise cost, in
+      delta; never more for more noise.
+    delta: of the guarantee; the ends may cost up to a hundredth of it.
+    count: of releases.
+    epsilon: of the guarantee, with all that delta has to pay for.
+    noise_multiplier: instead of `epsilon`.
+
+  Privacy: the noise is that for `epsilon` at delta less the cost of the ends
+  of a little less noise, so `epsilon(result, delta)` is at most the target.
+
+  Raises:
+    ValueError: for so little noise that its ends cost more than that.
+  """
+  multiplier = noise_multiplier
+  if epsilon is not None:
+    multiplier = calibrate_noise_multiplier(
+      epsilon=epsilon, delta=delta, count=count
+    )
+  if multiplier is None:
+    raise ValueError('one of epsilon and noise_multiplier must be given')
+  lost = uncovered(checked_multiplier(multiplier))
+  if lost > delta / 100:
+    raise ValueError(
+      f'delta={delta!r} is too small, or the noise too little, for float32: '
+      f'its tails end with a chance of {lost:.2g}, and at most a hundredth of '
+      'delta pays for that; use a smaller epsilon or a larger delta'
+    )
+  event = Gaussian(multiplier, count, lost)
+  if epsilon is None:
+    return event
+  more = calibrate_noise_multiplier(
+    epsilon=epsilon, delta=delta_left(event, delta), count=count
+  )
+  return Gaussian(max(multiplier, more), count, lost)
 
 
 # `epsilon` and `delta` are also the names of arguments.

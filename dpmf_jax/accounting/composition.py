@@ -31,6 +31,7 @@ from dpmf_jax.accounting import (
   subsampled,
 )
 from dpmf_jax.accounting.events import (
+  DrawnEvent,
   Event,
   Gaussian,
   L2Laplace,
@@ -42,9 +43,10 @@ from dpmf_jax.accounting.events import (
   SubsampledGaussian,
   checked_delta,
   checked_epsilon,
-  checked_number,
+  delta_left,
   leaves,
   pure_epsilon,
+  uncovered,
 )
 
 _ULP = sys.float_info.epsilon
@@ -60,10 +62,15 @@ def curve_of(event: Event) -> rdp.Curve:
 
 
 def merged(event: Event) -> tuple[ProvedEvent, ...]:
-  """The releases of an event in a few parts, equal ones counted together."""
+  """The releases of an event in a few parts, equal ones counted together.
+
+  They are of exact noise: what its ends cost is left out.
+  """
   counts: dict[ProvedEvent, int] = {}
   for leaf in leaves(event):
     one = replace(leaf, count=1)
+    if isinstance(one, DrawnEvent):
+      one = replace(one, uncovered=0.0)
     counts[one] = counts.get(one, 0) + leaf.count
   kinds = {
     leaf.sampling for leaf in counts if isinstance(leaf, SubsampledGaussian)
@@ -87,13 +94,13 @@ def gaussian_mu(event: Event) -> float:
 
 def epsilon_bounds(event: Event, delta: float) -> dict[str, float]:
   """Every valid epsilon at `delta`, by the name of its rule."""
-  events = merged(event)
-  if not events and checked_number('delta', delta) == 0:
+  events, delta = merged(event), delta_left(event, delta)
+  if not events and delta == 0:
     return {'exact': 0.0}
   if _all_gaussian(events):
     return {'exact': gaussian.epsilon_of(_mu(events), delta)}
   pure, rest = _split(events)
-  if checked_number('delta', delta) == 0:
+  if delta == 0:
     if rest:
       raise ValueError(
         'delta must be in (0, 1), got 0.0: with Gaussian noise no epsilon has '
@@ -109,6 +116,18 @@ def epsilon_bounds(event: Event, delta: float) -> dict[str, float]:
 
 def delta_bounds(event: Event, epsilon: float) -> dict[str, float]:
   """Every valid delta at `epsilon`, by the name of its rule."""
+  exact, lost = _delta_bounds(event, epsilon), uncovered(event)
+  if lost == 0:
+    return exact
+  # Rounded up by more than `delta_left` rounds down.
+  return {
+    rule: min((value + lost) * (1 + 4 * _ULP), 1.0)
+    for rule, value in exact.items()
+  }
+
+
+def _delta_bounds(event: Event, epsilon: float) -> dict[str, float]:
+  """The same for exact noise."""
   events, epsilon = merged(event), checked_epsilon(epsilon)
   if _all_gaussian(events):
     return {'exact': gaussian.delta_of(_mu(events), epsilon)}

@@ -4,6 +4,10 @@ An event says how much noise was used, never how much privacy that is worth:
 `accounting.epsilon(event, delta)` is the only place that turns one into the
 other. What a paper claims has events of its own, `Claimed*`, so that a claimed
 number can never come out of, or go into, a proved computation by accident.
+
+A curve is about exact noise. Noise that is drawn in floats ends somewhere, and
+what that may cost is a delta of its own, `uncovered`, which goes off the delta
+at which an epsilon is stated.
 """
 
 from __future__ import annotations
@@ -28,13 +32,16 @@ class Gaussian:
     noise_multiplier: standard deviation of the noise per coordinate, divided
       by the L2 sensitivity of what is released.
     count: how many such releases; each may depend on the earlier ones.
+    uncovered: what the ends of the noise of all of them cost, in delta.
   """
 
   noise_multiplier: float
   count: int = 1
+  uncovered: float = 0.0
 
   def __post_init__(self):
     _set_noise_and_count(self)
+    _set_uncovered(self)
 
 
 @dataclass(frozen=True)
@@ -76,14 +83,17 @@ class L2Laplace:
     dimension: of what one record can move, at least. Items that compose in
       parallel count once: it is the rank D and not I D. None is one, where
       the noise is plain Laplace; the privacy only gets better with dimension.
+    uncovered: what the ends of the noise of all of them cost, in delta.
   """
 
   noise_multiplier: float
   count: int = 1
   dimension: int | None = None
+  uncovered: float = 0.0
 
   def __post_init__(self):
     _set_noise_and_count(self)
+    _set_uncovered(self)
     if self.dimension is None:
       return
     dimension = checked_count('dimension', self.dimension)
@@ -96,14 +106,18 @@ class L2Laplace:
 class Pure:
   """`count` adaptive releases, each `epsilon`-DP with delta = 0.
 
-  All that is used of them is that bound, so that any mechanism will do.
+  All that is used of them is that bound, so that any mechanism will do. Where
+  it holds for exact noise only, `uncovered` is what the ends of the noise of
+  all of them cost, in delta.
   """
 
   epsilon: float
   count: int = 1
+  uncovered: float = 0.0
 
   def __post_init__(self):
     _set_epsilon_and_count(self)
+    _set_uncovered(self)
 
 
 @dataclass(frozen=True)
@@ -230,6 +244,7 @@ class Composed:
 
 
 PureEvent: TypeAlias = Laplace | L2Laplace | Pure | RandomizedResponse
+DrawnEvent: TypeAlias = Gaussian | L2Laplace | Pure
 ProvedEvent: TypeAlias = Gaussian | SubsampledGaussian | PureEvent
 ClaimedEvent: TypeAlias = ClaimedGaussianMF | ClaimedPure
 Event: TypeAlias = ProvedEvent | ClaimedEvent | Composed
@@ -257,6 +272,37 @@ def leaves(event: Event) -> list[ProvedEvent]:
   if not isinstance(event, ProvedEvent):
     raise ValueError(f'event must be an Event or a Guarantee, got {event!r}')
   return [event] if event.count else []
+
+
+def uncovered(event: Event) -> float:
+  """The delta that the ends of all the event's noise cost, besides its curve.
+
+  An epsilon is not stated at a smaller one.
+
+  Privacy: of a release with densities p and q on neighbours, and p' and q' if
+  noise were exact, all but a mass of `uncovered` of p is at most r p' where
+  q >= r q', for some r(output) <= 1. So it is no larger against q than p' is
+  against q', whatever comes before and after, and the masses add up.
+  """
+  return math.fsum(
+    part.uncovered for part in leaves(event) if isinstance(part, DrawnEvent)
+  )
+
+
+def delta_left(event: Event, delta: float) -> float:
+  """What is left of `delta` for the curve of exact noise, rounded down.
+
+  Raises:
+    ValueError: if the ends of the noise cost more than `delta`.
+  """
+  delta, lost = checked_number('delta', delta), uncovered(event)
+  if delta < lost:
+    raise ValueError(
+      # Rounded up, so that what is asked for is enough.
+      f'delta must be at least {lost * 1.005:.3g}, got {delta!r}: that much '
+      'the ends of noise that is drawn in floats leave uncovered'
+    )
+  return max(delta - lost - math.ulp(delta), 0.0) if lost else delta
 
 
 def joint_noise_multiplier(*multipliers: float) -> float:
@@ -359,6 +405,13 @@ def _set_noise_and_count(
   multiplier = checked_multiplier(event.noise_multiplier)
   object.__setattr__(event, 'noise_multiplier', multiplier)
   object.__setattr__(event, 'count', checked_count('count', event.count))
+
+
+def _set_uncovered(event: DrawnEvent) -> None:
+  value = checked_number('uncovered', event.uncovered)
+  if not 0 <= value < 1:
+    raise ValueError(f'uncovered must be in [0, 1), got {value!r}')
+  object.__setattr__(event, 'uncovered', value)
 
 
 def _set_epsilon_and_count(

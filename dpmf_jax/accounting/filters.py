@@ -12,7 +12,7 @@ not fit by a rule of which that is proved: a filter. There are three here:
 
 Privacy: runs that all fit by the same one of several filters, whichever that
 turns out to be, are (budget, sum of the filters' deltas)-DP. So each filter has
-a part of delta. `docs/privacy.md`, section 14, has the proofs. Of the other
+a part of delta. `docs/privacy.md`, section 15, has the proofs. Of the other
 rules of `accounting.composition` ('optimal', 'exact', 'pld', 'basic' for
 mixtures, 'renyi' at the best order) nothing of the kind is proved, and of
 'basic' it is wrong.
@@ -39,15 +39,18 @@ from dpmf_jax.accounting.events import (
   PureEvent,
   leaves,
   pure_epsilon,
+  uncovered,
 )
 
 _ULP = sys.float_info.epsilon
 # Parts of delta, less than 1 together. Gaussian runs lose next to nothing, and
 # mixtures that begin with one cost little more at so small a delta. Pure sums
-# need no delta; a little lets 0.1 + 0.2 fit into 0.3 in spite of rounding.
-MAIN_SHARE = 0.9999
+# need no delta; a little lets 0.1 + 0.2 fit into 0.3 in spite of rounding. The
+# last is for what the ends of all runs' noise leave uncovered.
+MAIN_SHARE = 0.9949
 MIXED_SHARE = 0.00009
 PURE_SHARE = 0.000001
+ENDS_SHARE = 0.005
 # Coarse, so that the best one is the same on every machine.
 _ORDERS = tuple(1 + 2 ** (power / 4) for power in range(-40, 81))
 
@@ -66,8 +69,14 @@ def counted(runs: Sequence[Event], *, budget: float, delta: float) -> float:
 def bounds(
   runs: Sequence[Event], *, budget: float, delta: float
 ) -> dict[str, float]:
-  """The epsilon of each filter that takes the runs, by its name."""
+  """The epsilon of each filter that takes the runs, by its name.
+
+  None does where the ends of noise cost more than their part of delta.
+  """
   together, found = Composed(tuple(runs)), {}
+  if uncovered(together) > ENDS_SHARE * delta:
+    return {'none': math.inf}
+  together = Composed(composition.merged(together))  # of exact noise
   if _all(together, PureEvent):
     total = min(composition.epsilon_bounds(together, 0.0).values())
     # What is (x + t)-DP is (x, t)-DP.

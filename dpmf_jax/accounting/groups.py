@@ -12,6 +12,7 @@ from fractions import Fraction
 from dpmf_jax import accounting
 from dpmf_jax.accounting.events import (
   Composed,
+  DrawnEvent,
   Event,
   Gaussian,
   ProvedEvent,
@@ -20,7 +21,7 @@ from dpmf_jax.accounting.events import (
   leaves,
   pure_epsilon,
 )
-from dpmf_jax.accounting.sensitivity import uncovered
+from dpmf_jax.accounting.tails import uncovered_jointly
 from dpmf_jax.types import Guarantee, Tails
 
 
@@ -93,22 +94,31 @@ def _times(epsilon: float, size: int) -> float:
 
 
 def _lost(guarantee: Guarantee, size: int) -> float:
-  """A delta for the end of Gaussian tails; infinity where it is not known."""
+  """A delta for the ends of the noise; infinity where it is not known.
+
+  Privacy: all releases of a pure part are (epsilon, uncovered)-DP together,
+  of which `of_any` is what a group has.
+  """
   assert guarantee.event is not None
   parts = leaves(guarantee.event)
+  lost = 0.0
+  for part in parts:
+    if isinstance(part, DrawnEvent) and not isinstance(part, Gaussian):
+      total = _times(pure_epsilon(part), part.count)
+      lost += of_any(total, part.uncovered, size)[1]
   if not any(isinstance(part, Gaussian) for part in parts):
-    return 0.0
+    return lost
   if guarantee.tails is None:
     return math.inf
-  return tails_of_group(guarantee.tails, size)
+  return lost + tails_of_group(guarantee.tails, size)
 
 
 def tails_of_group(tails: Tails, size: int) -> float:
   """A delta for draws that do not reach far enough, for `size` units.
 
   Privacy: k units move k times as many draws as one, at most, and all of a
-  step's together k times as far; `uncovered` bounds a step.
+  step's together k times as far; `uncovered_jointly` bounds a step.
   """
-  return tails.steps * uncovered(
+  return tails.steps * uncovered_jointly(
     tails.noise_multiplier / size, size * tails.draws
   )

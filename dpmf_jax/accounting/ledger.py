@@ -176,6 +176,13 @@ def spend(
     budget = ledger.budget_epsilon
     if budget != UNLIMITED:
       together = _counted(ledger, [*spent, event])
+      if math.isinf(together):
+        raise BudgetExceeded(
+          f'{path} has {_releases(len(old))}, and with this run the ends of '
+          'noise that is drawn in floats cost more than '
+          f'{filters.ENDS_SHARE:g} of delta {delta:g}; use a larger delta, in '
+          'a ledger of its own'
+        )
       if together > budget:
         before = _counted(ledger, spent)
         more = ', counted for runs that may be chosen after seeing others'

@@ -223,11 +223,11 @@ def _lighter(weight: float, event: Event) -> Event:
   # The division may have rounded up; less noise is the safe side.
   multiplier = min(multiplier * (1 - 4e-16), 1e100)
   if isinstance(event, Gaussian):
-    return Gaussian(multiplier, event.count)
+    return Gaussian(multiplier, event.count, event.uncovered)
   if isinstance(event, Laplace):
     return Laplace(multiplier, event.count)
   if isinstance(event, L2Laplace):
-    return L2Laplace(multiplier, event.count, event.dimension)
+    return L2Laplace(multiplier, event.count, event.dimension, event.uncovered)
   raise ValueError(
     'event must be Gaussian, Laplace or L2Laplace for weights to scale it, '
     f'got {event!r}'

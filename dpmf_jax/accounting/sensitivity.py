@@ -13,6 +13,9 @@ from dpmf_jax.accounting.events import (
   checked_number,
 )
 
+# Noise is drawn larger than it is accounted for by this factor: more than
+# float32 rounds off of scales and units.
+ROUNDED_UP = 1 + 1e-6
 # Residuals are rounded to 2^-8 of their bound where sums have to be exact.
 RESIDUAL_BITS = 8
 
@@ -91,48 +94,6 @@ def lattice_unit(
   return residual_bound * clip_norm * 2.0**-lattice_bits
 
 
-# Part of delta that the end of the noise's tails may take. Noise is larger by
-# twice that part, which pays: d log(delta) / d log(mu) = mu phi(z) / delta with
-# z = mu/2 - epsilon/mu, and delta is the integral of phi(t/2 - epsilon/t) over
-# t in 0..mu. For z <= 0 that is at most mu phi(z). For z > 0 and delta <= 1/4,
-# mu is at most 1.1, so that phi(z) >= 0.8 phi(0) and delta <= mu phi(0).
-TAIL_SHARE = 1e-3
-# Up to this radius the values that `mechanisms.noise` draws are closer together
-# than the dither, or the lattice; the 64 bits of the largest radii, k 2^-64
-# with k < 32, are beyond.
-REACH = 9.0
-# A pair that is moved by less than this many standard deviations counts as if
-# it were moved by as many; see `uncovered`.
-_LEAST_MOVE = 0.12
-
-
-def uncovered(noise_multiplier: float, num_draws: int) -> float:
-  """A delta for draws of one release that do not reach beyond REACH.
-
-  Args:
-    noise_multiplier: the noise over how far all draws are moved together.
-    num_draws: how many are moved.
-
-  Privacy: f(s) = exp(-(R - s)^2 / 2) for a pair of draws that is moved by s
-  standard deviations, see `noise.uncovered`. Many are, but the squares of all
-  s add up to at most x = 1/multiplier^2. As a function of s^2, f is convex
-  from s = 0.12 to 7, as (R - s)^2 s >= R there, so it is below the chord
-  f(0.12) + (s^2/x) f(sqrt(x)); below 0.12 it is at most f(0.12). The sum over
-  n pairs is at most n f(0.12) + f(sqrt(x)).
-  """
-  moved = 1 / noise_multiplier
-  return 1.0 if moved > 7 else num_draws * _end(_LEAST_MOVE) + _end(moved)
-
-
-def most_draws(lost: float) -> int:
-  """A number of draws that is not passed where `uncovered` is below `lost`."""
-  return math.ceil(lost / _end(_LEAST_MOVE))
-
-
-def _end(moved: float) -> float:
-  return math.exp(-((REACH - moved) ** 2) / 2)
-
-
 def split_noise_multiplier(
   noise_multiplier: float, user_share: float
 ) -> tuple[float, float]:
@@ -140,8 +101,7 @@ def split_noise_multiplier(
 
   `user_share` of the step's mu^2 = 1/noise_multiplier^2 is spent on the user
   gradient and the rest on the item gradient; 0.5 gives both the same noise.
-  `joint_noise_multiplier` of the two is 1 + 2 TAIL_SHARE times the input,
-  which pays for the end of float32 noise's tails.
+  `joint_noise_multiplier` of the two is ROUNDED_UP times the input.
   """
   noise_multiplier = checked_multiplier(noise_multiplier)
   user_share = checked_number('user_share', user_share)
@@ -150,7 +110,7 @@ def split_noise_multiplier(
       f'user_share must be in (0, 1), got {user_share!r}: the side with '
       'nothing left to spend would need infinite noise'
     )
-  more = noise_multiplier * (1 + 2 * TAIL_SHARE)
+  more = noise_multiplier * ROUNDED_UP
   return more / math.sqrt(user_share), more / math.sqrt(1 - user_share)
 
 

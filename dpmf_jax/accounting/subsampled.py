@@ -9,6 +9,10 @@ exact fractional order is there as well, and the smaller of both is taken.
 
 Whatever the sample, its Gaussian noise is never less than without sampling, so
 that every curve here is at most order / (2 multiplier^2).
+
+Every curve is rounded up: all that is summed is positive, sums of logarithms
+that may cancel get a margin that goes with the size of their parts, and what
+is below the smallest float is that float.
 """
 
 from __future__ import annotations
@@ -78,10 +82,14 @@ def _poisson_integer(rate: float, noise: float, order: int) -> float:
   The binomial weights sum to 1, so e^x - 1 in place of e^x is the excess.
   """
   i = np.arange(2, order + 1)
-  log_weights = (
-    _log_choose(order, i) + i * math.log(rate) + (order - i) * _log1m(rate)
+  return _log1p_sum(
+    _rounded_up(
+      _log_choose(order, i),
+      i * math.log(rate),
+      (order - i) * _log1m(rate),
+      _log_expm1(i * (i - 1) / 2 / noise**2),
+    )
   )
-  return _log1p_sum(log_weights + _log_expm1(i * (i - 1) / 2 / noise**2))
 
 
 def _without_replacement_integer(
@@ -104,7 +112,9 @@ def _without_replacement_integer(
     float(log_terms[0]),
     math.log(4) + float(_log_expm1(np.array(1 / noise**2))),
   )
-  return _log1p_sum(log_terms + _log_choose(order, j) + j * math.log(rate))
+  return _log1p_sum(
+    _rounded_up(log_terms, _log_choose(order, j), j * math.log(rate))
+  )
 
 
 def _poisson_fractional(rate: float, noise: float, order: float) -> float:
@@ -129,29 +139,38 @@ def _poisson_fractional(rate: float, noise: float, order: float) -> float:
     np.log1p(np.minimum(u, 1.0)),
     np.logaddexp(_log1m(rate), math.log(rate) + log_likelihood),
   )
-  log_h = _log_above_tangent(u, log1p_u, order)
-  log_excess = _log_sum(log_h - (x / noise) ** 2 / 2)
+  log_h = _log_above_tangent(log1p_u, order)
+  # What is left of digits of u counts `order` times in its logarithm.
+  size = order * (np.abs(log_likelihood) - math.log(rate))
+  log_terms = _rounded_up(log_h, -((x / noise) ** 2) / 2)
+  log_excess = _log_sum(log_terms + 4 * _ULP * size)
   log_excess += math.log(step / noise) - math.log(2 * math.pi) / 2
   return _log1p_exp(log_excess + _QUADRATURE_ERROR)
 
 
-def _log_above_tangent(
-  u: np.ndarray, log1p_u: np.ndarray, order: float
-) -> np.ndarray:
-  """log of (1 + u)^a - 1 - a u, without cancellation."""
-  small = np.abs(order * u) < 0.2
-  at = np.where(small, u, 0.0)
-  term, total = order * np.ones_like(u), np.zeros_like(u)
-  for n in range(2, 20):
-    term = term * (order - n + 1) / n * at ** (n > 2)
-    total += term
-  # total is now h(u) / u^2: at 0 it is a (a - 1) / 2.
-  power = order * log1p_u
+def _log_above_tangent(log1p_u: np.ndarray, order: float) -> np.ndarray:
+  """log of (1 + u)^a - 1 - a u, without cancellation, also for a near 1.
+
+  With l = log(1 + u), s = a - 1 and g(y) = e^y - 1 - y it is
+  e^l (s g(-l) + g(s l)), where no term is negative.
+  """
+  rest = order - 1
+  near, far = _log_above_line(-log1p_u), _log_above_line(rest * log1p_u)
+  return log1p_u + np.logaddexp(math.log(rest) + near, far)
+
+
+def _log_above_line(y: np.ndarray) -> np.ndarray:
+  """log of g(y) = e^y - 1 - y, to some units in the last place."""
+  small = np.where(np.abs(y) < 0.5, y, 0.0)
+  series = np.ones_like(y)
+  for n in range(18, 2, -1):
+    series = 1 + small / n * series
+  # series is now g(y) / (y^2 / 2).
   with np.errstate(divide='ignore', over='ignore', invalid='ignore'):
-    series = np.log(total) + 2 * np.log(np.abs(u))
-    closed = power + np.log1p(-(1 + order * u) * np.exp(-power))
-    far = np.log(np.expm1(np.minimum(power, 1.0)) - order * u)
-  return np.where(small, series, np.where(u < 0, far, closed))
+    near = 2 * np.log(np.abs(y)) + np.log(series / 2)
+    above = y + np.log1p(-(1 + y) * np.exp(-y))
+    below = np.log(np.expm1(np.minimum(y, 0.0)) - y)
+  return np.where(np.abs(y) < 0.5, near, np.where(y > 0, above, below))
 
 
 @lru_cache(maxsize=64)
@@ -190,6 +209,11 @@ def _log1m(rate: float) -> float:
   return math.log1p(-rate)
 
 
+def _rounded_up(*parts: np.ndarray) -> np.ndarray:
+  """The sum of the parts, which may cancel: the error goes with their sizes."""
+  return np.add.reduce(parts) + 4 * _ULP * np.add.reduce(np.abs(parts))
+
+
 def _log1p_sum(logs: np.ndarray) -> float:
   """log(1 + sum of exp(logs)), rounded up."""
   log_sum = _log_sum(logs)
@@ -202,4 +226,7 @@ def _log_sum(logs: np.ndarray) -> float:
 
 
 def _log1p_exp(x: float) -> float:
-  return math.log1p(math.exp(x)) if x < 30 else x + math.exp(-x)
+  """log(1 + e^x), never 0: rounding up must not end where floats do."""
+  if x > 30:
+    return x + math.exp(-x)
+  return math.log1p(max(math.exp(x), sys.float_info.min))

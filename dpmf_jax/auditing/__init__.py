@@ -120,13 +120,18 @@ def found_target(record: found.Record, variant: str) -> Target | None:
 def _target(
   name: str, variant: str, system: System, pair: Pair, case: Case
 ) -> Target:
-  delta = case.settings.get('delta', _DELTA)
+  delta = _delta(system, case.settings)
   if case.level is not None:
     tables = (with_epsilon(ratings, case.level) for ratings in pair[1:])
     pair = Pair(pair.name, *tables)
   return Target(
     name, variant, system, pair, case.start, delta, level=case.level
   )
+
+
+def _delta(system: System, settings: Mapping[str, Any]) -> float:
+  """At which a guarantee is stated: 0 is for the least there is."""
+  return settings.get('delta', _DELTA) or accounting.uncovered(system.guarantee)
 
 
 def audit(
@@ -195,7 +200,7 @@ def audit_canaries(
     mesh: devices to train on.
   """
   system = build(name, variant, settings)
-  guarantee, delta = system.guarantee, settings.get('delta', _DELTA)
+  guarantee, delta = system.guarantee, _delta(system, settings)
   planted = canaries.insert(
     ratings,
     number,

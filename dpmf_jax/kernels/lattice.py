@@ -24,7 +24,7 @@ from dpmf_jax.accounting.sensitivity import RESIDUAL_BITS
 from dpmf_jax.data.rows import Data, Rows
 from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
 from dpmf_jax.mechanisms import noise
-from dpmf_jax.mechanisms.clipping import SLACK
+from dpmf_jax.mechanisms.clipping import slack
 from dpmf_jax.types import Factors
 
 FACTOR_BITS = 10
@@ -54,7 +54,8 @@ def columns(factors: jax.Array, clip_norm: jax.Array) -> Columns:
   factors = jnp.clip(factors, -1e15, 1e15)  # keeps NaN
   factors = jnp.where(jnp.isnan(factors), 0.0, factors)
   unit = clip_norm * 2.0**-FACTOR_BITS
-  room = 2.0**FACTOR_BITS * (1 - SLACK) - factors.shape[1] ** 0.5 / 2
+  rank = factors.shape[1]
+  room = 2.0**FACTOR_BITS * (1 - slack(rank)) - rank**0.5 / 2
   length = jnp.linalg.norm(factors, axis=-1) / unit
   shrink = jnp.where(length > room, room / length, 1.0) / unit
   return Columns(jnp.round(factors * shrink[:, None]), 1.0 / shrink)

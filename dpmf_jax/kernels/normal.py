@@ -86,7 +86,8 @@ def lattice_equations(
     raise ValueError(f'shift must be in {least}..{PRODUCT_BITS}, got {shift}')
   unit = jnp.asarray(clip_norm, jnp.float32) * 2.0**-BITS
   label_unit = jnp.asarray(label_bound, jnp.float32) * 2.0**-BITS
-  # Rounding can add sqrt(D)/2 to the norm of a row of counts.
+  # Rounding can add sqrt(D)/2 to the norm of a row of counts; the error of a
+  # norm is left to clip_rows.
   room = 2.0**BITS * (1 - SLACK) - factors.shape[1] ** 0.5 / 2
   count = jnp.round(clip_rows(factors / unit, room))
   label = jnp.clip(label / label_unit, -(2**BITS), 2**BITS)

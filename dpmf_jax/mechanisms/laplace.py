@@ -12,8 +12,6 @@ without a division by ||g||.
 
 from __future__ import annotations
 
-import math
-
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -22,33 +20,9 @@ from dpmf_jax.mechanisms import noise
 
 # No draw of `laplace` is larger, in size; e^-67.3 is 2^-97.
 MOST = 68.0
-# A draw x is within this times 1 + |x| of one that is Laplace, up to REACH.
+# A draw x is within this times 1 + |x| of one that is Laplace, up to
+# `tails.LAPLACE_REACH`.
 ERROR = 2.0**-20
-REACH = 50.0
-
-# The largest delta that the ends of draws may leave uncovered. It is not in the
-# delta that is stated, but certificates name it.
-UNCOVERED = 1e-9
-
-
-def most_epsilon() -> float:
-  """The largest epsilon for which two draws of `laplace` have no ends.
-
-  Privacy: a record that moves a draw by less than epsilon has both below
-  REACH, as they are and moved, but for a chance of 4 e^(epsilon - REACH).
-  """
-  return math.log(UNCOVERED / 4) + REACH
-
-
-def most_l2_epsilon(dimension: int) -> float:
-  """The same for one draw of `l2_laplace` in that many dimensions.
-
-  Privacy: but for a chance p = (2 D + 1) exp(-R^2 / 2), R = `noise.REACH`, the
-  normal draws that it is made of are below R, which costs a delta of at most
-  (1 + e^epsilon) p besides epsilon.
-  """
-  log_chance = math.log(2 * dimension + 1) - noise.REACH**2 / 2
-  return math.log(UNCOVERED) - log_chance - 1e-3
 
 
 def laplace(key: jax.Array, shape: tuple[int, ...]) -> noise.Draws:
@@ -81,7 +55,7 @@ def l2_laplace(
 
   Privacy: times b, it gives epsilon = (L2 sensitivity of a row) / b, on a
   lattice as for `laplace`. What is left of floating point is that a pair of
-  normal draws has no value beyond 9.5, and few beyond `noise.REACH`.
+  normal draws has no value beyond 9.5, and few beyond `tails.REACH`.
   """
   # 2 D + 1 normal draws, each from 64 random bits.
   direction, length = noise.draws(

@@ -12,7 +12,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
-from dpmf_jax.accounting.sensitivity import REACH as REACH
 from dpmf_jax.sharding import AXIS
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -41,9 +40,9 @@ def draws(
   """Draws for each of `shapes`, from 64 random bits each.
 
   Box-Muller: the radius of a pair comes from two 32-bit words and its angle
-  from a third, so that radii have no gaps up to REACH and end at 9.5. JAX's
-  own `normal` takes one of 2^23 values, which leaves gaps in its tails that
-  are wider than the lattice that noise is rounded to; with 32 bits for the
+  from a third, so that radii have no gaps up to `tails.REACH` and end at 9.5.
+  JAX's own `normal` takes one of 2^23 values, which leaves gaps in its tails
+  that are wider than the lattice that noise is rounded to; with 32 bits for the
   radius its 20 largest values would still be that far apart. With a mesh
   every device makes its share of the draws; the values do not depend on it.
   """
@@ -144,43 +143,6 @@ def _pairs(words: jax.Array) -> Draws:
   return Draws(jnp.stack([first, second]), halves.astype(jnp.int32))
 
 
-def uncovered(noise_multiplier: float, num_draws: int) -> float:
-  """A delta for what float32 draws cannot do: reach beyond REACH.
-
-  Args:
-    noise_multiplier: the noise over how far a record moves all that gets a
-      draw in a step, since both draws of a pair may be moved.
-    num_draws: how many draws the record moves, in all steps.
-
-  Privacy: a draw is taken as Gaussian where its pair's radius, both as it is
-  and moved by the record, is below REACH. The chance that it is not is at
-  most exp(-(REACH - 1/m)^2 / 2) for each draw, and (epsilon, delta) for exact
-  Gaussians is (epsilon, delta + the sum of these) for ours.
-  """
-  room = max(0.0, REACH - 1 / noise_multiplier)
-  return num_draws * math.exp(-(room**2) / 2)
-
-
-def uncovered_jointly(noise_multiplier: float, num_draws: int) -> float:
-  """`uncovered` for one release where a record moves many draws a little.
-
-  Args:
-    noise_multiplier: the noise over how far a record moves all draws together.
-    num_draws: how many draws it moves.
-
-  Privacy: with s_d the move of draw d's pair over the noise, and S = 1/m a
-  bound on the root of the sum of s_d^2, the chances sum to at most
-  exp(-REACH^2 / 2) times the sum of exp(REACH s_d). In exp(x) = 1 + x + rest
-  the sum of the x is at most REACH S sqrt(n), by Cauchy and Schwarz, and
-  rest / s^2 rises with s, so that the rests sum to at most exp(REACH S).
-  """
-  most = 1 / noise_multiplier
-  if most >= REACH:
-    return float(num_draws)
-  terms = num_draws + REACH * most * num_draws**0.5 + math.exp(REACH * most)
-  return terms * math.exp(-(REACH**2) / 2)
-
-
 def rounded_up(value: float) -> np.float32:
   """`value` as float32, never smaller: rounding must not remove noise."""
   rounded = np.float32(value)
@@ -218,8 +180,8 @@ def add_on_lattice(
   the dither, a uniform integer of up to 2^-6 of the noise: it is there
   because a float32 z / unit has a grid of its own, which alone would give the
   low bits of the count away. What is left of floating point is the end of the
-  tails, which `uncovered` bounds, and the generator. A draw that is not finite
-  gives NaN, never the count.
+  tails, which `accounting.tails` bounds, and the generator. A draw that is not
+  finite gives NaN, never the count.
   """
   noise = draws.normal * (std / unit)
   steps = jnp.round(noise).astype(jnp.int32)

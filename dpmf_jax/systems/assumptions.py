@@ -31,10 +31,4 @@ SAME_FLOATS = (
   'ratings there are besides, nor on where they stand in memory. Tests look '
   'for differences; nothing proves that there are none.'
 )
-# What float draws of pure mechanisms leave, after 'leaves' or 'leave'; for
-# groups by Vadhan (2017), Lemma 2.2.
-UNCOVERED = (
-  'a delta below 1e-9 uncovered (for k ratings at once, 1 + e^epsilon + ... + '
-  'e^((k - 1) epsilon) times that)'
-)
 PUBLIC_PAIRS = 'Which user rated which item is public.'

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import cast
 
 from dpmf_jax import accounting
+from dpmf_jax.accounting import tails
 from dpmf_jax.accounting.events import checked_count
-from dpmf_jax.accounting.sensitivity import TAIL_SHARE
+from dpmf_jax.accounting.sensitivity import ROUNDED_UP
 from dpmf_jax.kernels import user_sums
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.systems import assumptions
@@ -18,6 +18,9 @@ from dpmf_jax.systems.user_choice import rank_for
 from dpmf_jax.types import Guarantee, Relation, Tails
 
 MOST_RANK = 16
+# Part of delta that is kept for the end of the noise's tails. What they take
+# depends on the number of items, which a guarantee does not look up.
+TAIL_SHARE = 1e-4
 # What is known of float32 where a bound is computed; see `sensitivity`.
 _ROUNDING = 1e-4
 
@@ -124,12 +127,13 @@ class DPALSConfig:
 
 def event(config: DPALSConfig) -> accounting.Gaussian:
   """What `config.steps` sweeps spend, for the accountant."""
-  multiplier = config.noise_multiplier
-  if config.epsilon is not None:
-    multiplier = accounting.calibrate_noise_multiplier(
-      epsilon=config.epsilon, delta=config.delta, count=config.steps
-    )
-  return accounting.Gaussian(cast(float, multiplier), config.steps)
+  return accounting.drawn_gaussian(
+    lambda _: TAIL_SHARE * config.delta,
+    delta=config.delta,
+    count=config.steps,
+    epsilon=config.epsilon,
+    noise_multiplier=config.noise_multiplier,
+  )
 
 
 def rank_of(config: DPALSConfig, num_users: int, num_items: int) -> int:
@@ -166,8 +170,7 @@ def sensitivity(config: DPALSConfig, rank: int) -> float:
 
 def noise_std(config: DPALSConfig, rank: int) -> float:
   """The standard deviation of the noise on every sum of a sweep."""
-  # What is above the multiplier pays for the end of float32 noise's tails.
-  more = event(config).noise_multiplier * (1 + 2 * TAIL_SHARE)
+  more = event(config).noise_multiplier * ROUNDED_UP
   return more * sensitivity(config, rank)
 
 
@@ -188,13 +191,13 @@ def check_tails(config: DPALSConfig, num_items: int, rank: int) -> None:
   # A user who rated everything moves every sum in every sweep.
   draws = num_items * (2 + rank)
   multiplier = event(config).noise_multiplier
-  lost = config.steps * noise.uncovered_jointly(multiplier, draws)
+  lost = config.steps * tails.uncovered_jointly(multiplier, draws)
   if lost > TAIL_SHARE * config.delta:
     raise ValueError(
       f'delta={config.delta!r} is too small, or the noise too little, for '
       f'float32: the tails of {draws} draws in {config.steps} sweeps end with '
-      f'a chance of {lost:.2g}, and at most {TAIL_SHARE:g} of delta is paid '
-      'for that; use a smaller epsilon or a larger delta'
+      f'a chance of {lost:.2g}, and {TAIL_SHARE:g} of delta pays for that; '
+      'use a smaller epsilon or a larger delta'
     )
 
 
@@ -253,9 +256,9 @@ def guarantee(config: DPALSConfig) -> Guarantee:
 
 def _tails(config: DPALSConfig) -> Tails:
   # How many items there are is not known here: as many draws as `check_tails`
-  # may let pass.
-  most = TAIL_SHARE * config.delta / config.steps * math.exp(noise.REACH**2 / 2)
-  return Tails(event(config).noise_multiplier, math.ceil(most), config.steps)
+  # lets pass.
+  draws = tails.most_draws(TAIL_SHARE * config.delta / config.steps)
+  return Tails(event(config).noise_multiplier, draws, config.steps)
 
 
 def _figure(

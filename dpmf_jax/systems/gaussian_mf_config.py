@@ -13,9 +13,8 @@ import numpy as np
 import optax
 
 from dpmf_jax import accounting
+from dpmf_jax.accounting import tails
 from dpmf_jax.accounting.events import checked_count
-from dpmf_jax.accounting.sensitivity import TAIL_SHARE
-from dpmf_jax.mechanisms import noise
 from dpmf_jax.systems import assumptions
 from dpmf_jax.systems.settings import (
   relation_check,
@@ -120,7 +119,7 @@ class GaussianMFConfig:
       )
     if not paper:
       self._check_arithmetic()
-      self._check_tails()
+      event(self)  # raises for so little noise that the end of its tails tells
     for field in ('residual_bound', 'offset', 'init') if paper else ():
       if getattr(self, field) != PAPER[field]:
         raise ValueError(
@@ -158,20 +157,6 @@ class GaussianMFConfig:
       raise ValueError(
         f'scale={self.scale!r} with offset={self.center!r} is too far from 0 '
         f'for its width {high - low:g}: shift the ratings towards 0'
-      )
-
-  def _check_tails(self):
-    """Refuses so little noise that the end of its tails would tell."""
-    spent = cast(accounting.Gaussian, event(self))
-    # One rating moves a row of either gradient, in every step.
-    draws = 2 * self.steps * self.rank
-    lost = noise.uncovered(spent.noise_multiplier, draws)
-    if lost > TAIL_SHARE * self.delta:
-      raise ValueError(
-        f'delta={self.delta!r} is too small, or the noise too little, for '
-        f'float32: the tails of {self.steps} steps at rank {self.rank} end '
-        f'with a chance of {lost:.2g}, and at most {TAIL_SHARE:g} of delta is '
-        'paid for that; use a smaller epsilon or a larger delta'
       )
 
   @property
@@ -233,12 +218,15 @@ def event(
     return accounting.ClaimedGaussianMF(
       cast(float, per_step), config.delta_per_step, config.steps
     )
-  multiplier = config.noise_multiplier
-  if config.epsilon is not None:
-    multiplier = accounting.calibrate_noise_multiplier(
-      epsilon=config.epsilon, delta=config.delta, count=config.steps
-    )
-  return accounting.Gaussian(cast(float, multiplier), config.steps)
+  # One rating moves a row of either gradient, in every step.
+  draws = 2 * config.steps * config.rank
+  return accounting.drawn_gaussian(
+    lambda multiplier: tails.uncovered(multiplier, draws),
+    delta=config.delta,
+    count=config.steps,
+    epsilon=config.epsilon,
+    noise_multiplier=config.noise_multiplier,
+  )
 
 
 def noise_stds(config: GaussianMFConfig) -> tuple[float, float]:

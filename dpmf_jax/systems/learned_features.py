@@ -44,25 +44,26 @@ def with_learned_features(config: objective.ObjectivePMFConfig) -> System:
   """Sound `objective_pmf` against user factors that are released, too.
 
   Privacy: both parts compose. The first is `gaussian_mf` with its guarantee at
-  feature_share * epsilon and delta; the second takes its user factors as
-  public features and has the rest of epsilon, whatever they are.
+  feature_share * epsilon and delta, less what the ends of the second's noise
+  cost; the second takes its user factors as public features and has the rest
+  of epsilon, whatever they are.
   """
   share = config.feature_share
+  rest = dataclasses.replace(
+    config, epsilon=(1 - share) * config.epsilon, feature_share=0.0
+  )
+  hyper = noisy_equations.hyper_of(rest, config.rank)
   first = gaussian_mf(
     GaussianMFConfig(
       variant='sound',
       relation=config.relation,
       scale=config.scale,
       epsilon=share * config.epsilon,
-      delta=config.delta,
+      delta=config.delta - objective.uncovered(rest, config.rank),
       rank=config.rank,
       steps=config.feature_steps,
     )
   )
-  rest = dataclasses.replace(
-    config, epsilon=(1 - share) * config.epsilon, feature_share=0.0
-  )
-  hyper = noisy_equations.hyper_of(rest, config.rank)
 
   def init(key: jax.Array, data: Data) -> State:
     features = jnp.zeros((data.by_user.num_rows, config.rank))

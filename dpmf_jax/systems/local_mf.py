@@ -319,20 +319,10 @@ def _user_hyper(
 ) -> UserHyper:
   """The settings of a secure sum of that size, which is public.
 
-  Raises ValueError where delta does not pay for the end of the noise's tails,
-  or sums could overflow.
+  Raises ValueError where sums could overflow.
   """
   multiplier = settings.noise_multiplier(config)
-  lost = settings.uncovered(multiplier, 2 * num_items)
-  if lost > settings.TAIL_SHARE * config.delta:
-    raise ValueError(
-      f'delta={config.delta!r} is too small, or the noise too little, for '
-      f'float32: its tails end with a chance of {lost:.2g}, and at most '
-      f'{settings.TAIL_SHARE:g} of delta is paid for that; use a smaller '
-      'epsilon or a larger delta'
-    )
-  most = records.GRID**2 + config.count_steps**2
-  if most * num_items >= 2**31:
+  if num_items > settings.most_items(config):
     raise ValueError(
       f'{num_items} items are too many for exact sums of squares; use a '
       'smaller count_scale or fewer items'

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
 from dpmf_jax import accounting
+from dpmf_jax.accounting import tails
 from dpmf_jax.accounting.events import checked_count
-from dpmf_jax.accounting.sensitivity import most_draws
-from dpmf_jax.accounting.sensitivity import uncovered as uncovered
+from dpmf_jax.accounting.sensitivity import ROUNDED_UP
 from dpmf_jax.mechanisms import noise, records
 from dpmf_jax.systems import assumptions
 from dpmf_jax.systems.settings import require, scale_check
@@ -22,9 +22,9 @@ from dpmf_jax.types import Guarantee, Relation, Tails, Unit
 # two levels lose of a rating is less than that up to this epsilon.
 _COARSE, _FINE = (0.4, 0.85), (0.25, 0.5, 0.75, 1.0)
 _FINE_FROM = 3.5
-# Part of delta that is kept for the end of the noise's tails.
-TAIL_SHARE = 0.05
 MOST_BITS = 10  # of a client's weight
+# Sums of squares of a user who rated everything are exact up to here.
+_MOST_SQUARES = 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +121,7 @@ class LocalMFConfig:
       )
     if self.count_steps < 1:
       raise ValueError(f'count_scale={self.count_scale!r} is too small')
+    event(self)  # raises for so little noise that the end of its tails tells
 
   @property
   def star(self) -> float:
@@ -161,10 +162,13 @@ def lie_coins(config: LocalMFConfig) -> int:
 def event(config: LocalMFConfig) -> accounting.Event:
   """What is spent, for the accountant."""
   if config.unit == 'user':
-    return accounting.Gaussian(
-      accounting.calibrate_noise_multiplier(
-        epsilon=config.epsilon, delta=config.delta
-      )
+    # A user moves a count and a sum of each item, of which there are few
+    # enough.
+    draws = 2 * most_items(config)
+    return accounting.drawn_gaussian(
+      lambda multiplier: tails.uncovered_jointly(multiplier, draws),
+      delta=config.delta,
+      epsilon=config.epsilon,
     )
   categories = len(config.answer_levels) + 1
   epsilon = records.true_epsilon(lie_coins(config), categories)
@@ -176,14 +180,14 @@ def event(config: LocalMFConfig) -> accounting.Event:
 
 
 def noise_multiplier(config: LocalMFConfig) -> float:
-  """The noise over `clip_norm` as it is drawn (user).
+  """The noise over `clip_norm` as it is drawn (user)."""
+  spent = cast(accounting.Gaussian, event(config))
+  return spent.noise_multiplier * ROUNDED_UP
 
-  Privacy: for (1 - TAIL_SHARE) delta, so that what is left of delta may pay
-  for the end of the tails.
-  """
-  return accounting.calibrate_noise_multiplier(
-    epsilon=config.epsilon, delta=config.delta * (1 - TAIL_SHARE)
-  )
+
+def most_items(config: LocalMFConfig) -> int:
+  """How many items there may be: sums of squares fit into int32 (user)."""
+  return (_MOST_SQUARES - 1) // (records.GRID**2 + config.count_steps**2)
 
 
 def weight_bits(config: LocalMFConfig, num_users: int) -> int:
@@ -279,7 +283,7 @@ def guarantee(config: LocalMFConfig) -> Guarantee:
   if config.unit == 'user':
     deviation = noise_multiplier(config) * config.clip_norm
     # How many items there are is not known here: as many as a run may have.
-    draws = most_draws(TAIL_SHARE * config.delta)
+    draws = 2 * most_items(config)
     return Guarantee(
       tails=Tails(noise_multiplier(config), draws, 1),
       adversary='anyone, the server included, who sees the noisy sums and all '

@@ -9,11 +9,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from dpmf_jax import accounting
+from dpmf_jax.accounting import tails
 from dpmf_jax.accounting.events import checked_count
+from dpmf_jax.accounting.sensitivity import ROUNDED_UP
 from dpmf_jax.kernels import huber, normal
 from dpmf_jax.mechanisms import laplace
 from dpmf_jax.systems import assumptions
 from dpmf_jax.systems.settings import (
+  check_least_delta,
   check_most_epsilon,
   relation_check,
   require,
@@ -33,8 +36,9 @@ class ObjectivePMFConfig:
     relation: 'replace' or 'add_remove'. Hua et al. have only 'replace'.
     scale: (lowest, highest) possible rating.
     epsilon: of the whole release; pure, unless features are learned.
-    delta: at which the certificate states epsilon; none is needed, unless
-      features are learned.
+    delta: at which the certificate states epsilon; it pays for the ends of
+      the noise alone, unless features are learned, and 0 is as much as they
+      cost.
     objective: 'zhang' or 'hua' (paper): whose objective and noise.
     noise: 'once' or 'every_step' (paper): Alg. 2 draws anew in every step,
       its theorem is about noise that is drawn once.
@@ -111,7 +115,8 @@ class ObjectivePMFConfig:
       vector_ridge=(0 < self.vector_ridge < np.inf, 'positive and finite'),
     )
     if self.variant == 'sound' and self.loss == 'huber':
-      check_most_epsilon(self, laplace.most_epsilon())
+      check_most_epsilon(self, tails.most_laplace_epsilon())
+      check_least_delta(self, tails.laplace_uncovered(self.epsilon))
     if self.objective == 'hua' and self.relation != 'replace':
       raise ValueError(
         "Hua et al. claim nothing for relation='add_remove'; use "
@@ -148,8 +153,16 @@ class ObjectivePMFConfig:
 
 
 def check_tails(config: ObjectivePMFConfig, rank: int) -> None:
-  """Raises ValueError where the ends of the draws would matter (sound)."""
-  check_most_epsilon(config, laplace.most_l2_epsilon(dimension(config, rank)))
+  """Raises ValueError where delta does not pay for ends of noise (sound)."""
+  check_most_epsilon(
+    config, tails.most_l2_laplace_epsilon(dimension(config, rank))
+  )
+  check_least_delta(config, uncovered(config, rank))
+
+
+def uncovered(config: ObjectivePMFConfig, rank: int) -> float:
+  """What the ends of the noise of loss='squared' cost, in delta (sound)."""
+  return tails.l2_laplace_uncovered(config.epsilon, dimension(config, rank))
 
 
 # Both stages as published, for `ObjectivePMFConfig(**PAPER, ...)`.
@@ -184,8 +197,7 @@ def sensitivity(config: ObjectivePMFConfig, rank: int) -> float:
 
 def noise_scale(config: ObjectivePMFConfig, rank: int) -> float:
   """b of the L2-Laplace noise of the sound variant."""
-  # Rounded up by far more than float32 needs.
-  return sensitivity(config, rank) / config.epsilon * (1 + 1e-6)
+  return sensitivity(config, rank) / config.epsilon * ROUNDED_UP
 
 
 class Huber(NamedTuple):
@@ -222,9 +234,8 @@ def huber_parts(config: ObjectivePMFConfig) -> Huber:
   ridge = max(_LEAST_RIDGE, 1 / math.expm1(_RIDGE_SHARE * epsilon))
   bound, label = config.knee, config.label_bound
   cover_epsilon = _COVER_SHARE * epsilon
-  # Rounded up by far more than float32 needs, as below.
   noise = bound / (epsilon - cover_epsilon - math.log1p(1 / ridge))
-  noise *= 1 + 1e-6
+  noise *= ROUNDED_UP
   farthest = label + laplace.MOST * noise / ridge
   error = huber.ERROR * (ridge * farthest + laplace.MOST * noise)
   error += laplace.ERROR * (1 + laplace.MOST) * noise
@@ -233,7 +244,7 @@ def huber_parts(config: ObjectivePMFConfig) -> Huber:
     noise=noise,
     ridge=ridge,
     tolerance=tolerance,
-    cover=2 * tolerance / cover_epsilon * (1 + 1e-6),
+    cover=2 * tolerance / cover_epsilon * ROUNDED_UP,
   )
 
 
@@ -260,8 +271,8 @@ ASSUMPTIONS = (
   assumptions.SAME_FLOATS,
   _GENERATOR + 'noise is rounded to their lattice and dithered, but it is made '
   'of Gaussians evaluated in float32 from 64 random bits that end at 9.5 '
-  f'standard deviations, which leaves {assumptions.UNCOVERED}. Timing and '
-  'memory are not covered.',
+  'standard deviations; delta pays for the end of the tails. Timing and memory '
+  'are not covered.',
   assumptions.ONE_RATING,
 )
 # For loss='huber': as above, but for what is said of the noise.
@@ -272,8 +283,8 @@ _HUBER_ASSUMPTIONS = tuple(
   + 'errors of float32 in the noise of the objective and in the '
   'search for its minimum are covered by more noise. What float32 rounds off '
   'of that is taken to be hidden by a dither. A draw is a logarithm of 96 '
-  f'random bits and ends at 67, which leaves {assumptions.UNCOVERED}. '
-  'Timing and memory are not covered.'
+  'random bits and ends at 67; delta pays for the end of the tails. Timing and '
+  'memory are not covered.'
   for text in ASSUMPTIONS
 )
 CLAIM = (
@@ -314,7 +325,9 @@ def guarantee(config: ObjectivePMFConfig, rank: int) -> Guarantee:
       f'{parts.tolerance:.3g}, with Laplace noise of scale {parts.cover:.3g}; '
       'one rating moves the gradient of one item by at most '
       f'{config.knee:g}',
-      event=accounting.Pure(config.epsilon),
+      event=accounting.Pure(
+        config.epsilon, 1, tails.laplace_uncovered(config.epsilon)
+      ),
       **common,
     )
   extra = ()
@@ -337,6 +350,7 @@ def guarantee(config: ObjectivePMFConfig, rank: int) -> Guarantee:
       (1 + 1e-12) / config.epsilon,
       1,
       dimension(config, rank),
+      uncovered(config, rank),
     ),
     **common,
   )

@@ -89,7 +89,7 @@ def guarantee(config: PersonalizedPMFConfig, rank: int = 1) -> Guarantee:
     assumptions=base.assumptions + each,
     mechanism=f'{how}; {base.mechanism}',
     # What amplifies or weighs is not known to be L2-Laplace any more.
-    event=accounting.Pure(config.epsilon)
+    event=accounting.Pure(config.epsilon, 1, objective.uncovered(config, rank))
     if config.variant == 'sound'
     else accounting.ClaimedPure(config.epsilon),
   )
@@ -141,8 +141,8 @@ def personal(
     else 'is claimed by the paper, and not proved, to be'
   )
   note = (
-    'The epsilon of a rating, at delta 0 and for adding or removing it, '
-    f'{bound} at most what the specification gives it, and at most t.'
+    'The epsilon of a rating, at the delta stated and for adding or removing '
+    f'it, {bound} at most what the specification gives it, and at most t.'
   )
   if levels is None:
     note += (
@@ -191,6 +191,7 @@ def personalized_pmf(
       raise ValueError("variant='paper' learns its user factors: give none")
     return _paper(config)
   rank = 1 if features is None else np.shape(features)[1]
+  hyper = noisy_equations.hyper_of(config, rank)
 
   def init(key: jax.Array, data: Data) -> noisy_equations.State:
     level = _level(data.by_item)
@@ -199,7 +200,6 @@ def personalized_pmf(
     else:
       chance = sampling.probabilities(level, config.epsilon)
       weight = sampling.sample(key, data.by_item, chance, by_user=False)
-    hyper = noisy_equations.hyper_of(config, rank)
     return noisy_equations.start(data, features, hyper, weight)
 
   return System(

@@ -8,12 +8,13 @@ from typing import cast
 import numpy as np
 
 from dpmf_jax import accounting
+from dpmf_jax.accounting import tails
 from dpmf_jax.accounting.events import checked_count
-from dpmf_jax.accounting.sensitivity import TAIL_SHARE
+from dpmf_jax.accounting.sensitivity import ROUNDED_UP
 from dpmf_jax.kernels import normal
-from dpmf_jax.mechanisms import laplace, noise
 from dpmf_jax.systems import assumptions
 from dpmf_jax.systems.settings import (
+  check_least_delta,
   check_most_epsilon,
   require,
   scale_check,
@@ -36,8 +37,8 @@ class PowerMFConfig:
     relation: 'add_remove' only: one rating is there or not.
     scale: (lowest, highest) possible rating.
     epsilon: of the overall guarantee, to which noise is calibrated.
-    delta: of the overall guarantee. With rank 0 epsilon is pure, and delta is
-      where the certificate states it.
+    delta: of the overall guarantee. With rank 0 it pays for the ends of the
+      noise alone, and 0 is as much as they cost.
     rank: number of factors; 0 releases item means alone, with L2-Laplace
       noise.
     rounds: how often both sides' factors are asked for.
@@ -127,10 +128,12 @@ class PowerMFConfig:
       },
     )
     self._check_arithmetic()
-    if self.rank:
-      self._check_tails()
-    else:
-      check_most_epsilon(self, laplace.most_l2_epsilon(2))
+    if self.rank and not self.delta > 0:
+      raise ValueError('delta=0 needs rank=0: Gaussian noise has no pure form')
+    if not self.rank:
+      check_most_epsilon(self, tails.most_l2_laplace_epsilon(2))
+      check_least_delta(self, tails.l2_laplace_uncovered(self.epsilon, 2))
+    event(self)  # raises for so little noise that the end of its tails tells
 
   def _check_arithmetic(self):
     """Refuses scales that float32 cannot tell apart well enough."""
@@ -142,22 +145,6 @@ class PowerMFConfig:
     if not 1e-3 <= self.residual_bound <= 16:
       raise ValueError(
         f'residual_bound={self.residual_bound!r} must be in [1e-3, 16] units'
-      )
-
-  def _check_tails(self):
-    """Refuses so little noise that the end of its tails would tell."""
-    if not self.delta > 0:
-      raise ValueError('delta=0 needs rank=0: Gaussian noise has no pure form')
-    # A rating moves a count and a sum on either side, and a row in each of
-    # the releases of factors.
-    draws = 4 + 2 * self.rounds * self.rank
-    lost = noise.uncovered(min(multipliers(self)), draws)
-    if lost > TAIL_SHARE * self.delta:
-      raise ValueError(
-        f'delta={self.delta!r} is too small, or the noise too little, for '
-        f'float32: tails end with a chance of {lost:.2g}, and at most '
-        f'{TAIL_SHARE:g} of delta is paid for that; use a smaller epsilon or a '
-        'larger delta'
       )
 
   @property
@@ -186,21 +173,25 @@ def event(config: PowerMFConfig) -> accounting.Gaussian | accounting.L2Laplace:
   """What all steps together spend, for the accountant."""
   if not config.rank:
     scale = noise_scales(config)[0]
-    return accounting.L2Laplace(scale / pair_sensitivity(config), 1, 2)
-  multiplier = accounting.calibrate_noise_multiplier(
-    epsilon=config.epsilon, delta=config.delta, count=1
+    ends = tails.l2_laplace_uncovered(config.epsilon, 2)
+    return accounting.L2Laplace(scale / pair_sensitivity(config), 1, 2, ends)
+  # A rating moves a count and a sum on either side, and a row in each of the
+  # releases of factors. The step with the largest share has the least noise.
+  draws, most = 4 + 2 * config.rounds * config.rank, max(shares(config))
+  return accounting.drawn_gaussian(
+    lambda multiplier: tails.uncovered(multiplier / most**0.5, draws),
+    delta=config.delta,
+    epsilon=config.epsilon,
   )
-  return accounting.Gaussian(multiplier, 1)
 
 
 def multipliers(config: PowerMFConfig) -> tuple[float, ...]:
   """Noise over sensitivity of each step; rank > 0.
 
-  Privacy: with m that of `event`, the sum of 1/m_s^2 is 1/m^2 over
-  (1 + 2 TAIL_SHARE)^2, which pays for the end of float32 noise's tails.
+  Privacy: with m that of `event`, the sum of 1/m_s^2 is less than 1/m^2.
   """
   total = cast(accounting.Gaussian, event(config)).noise_multiplier
-  more = total * (1 + 2 * TAIL_SHARE)
+  more = total * ROUNDED_UP
   return tuple(more / share**0.5 for share in shares(config))
 
 
@@ -238,8 +229,7 @@ def noise_scales(config: PowerMFConfig) -> tuple[float, ...]:
   """Of each step: standard deviation, or b of L2-Laplace noise at rank 0."""
   pair = pair_sensitivity(config)
   if not config.rank:
-    # Rounded up by far more than float32 needs.
-    return (pair / config.epsilon * (1 + 1e-6),)
+    return (pair / config.epsilon * ROUNDED_UP,)
   first, second, *rest = multipliers(config)
   row = row_sensitivity(config)
   return (first * pair, second * pair, *(each * row for each in rest))
@@ -268,7 +258,8 @@ _ASSUMPTIONS = (
   'The random generator (Threefry, 64-bit key) is as good as random. Sums of '
   'ratings are exact, and noise is rounded to their lattice and dithered, but '
   'it is evaluated in float32 from 64 random bits and ends at 9.5 standard '
-  'deviations; {tails}. Timing and memory are not covered.',
+  'deviations; delta pays for the end of the tails. Timing and memory are not '
+  'covered.',
   assumptions.ONE_RATING,
 )
 
@@ -276,7 +267,6 @@ _ASSUMPTIONS = (
 def guarantee(config: PowerMFConfig) -> Guarantee:
   scales, pair = noise_scales(config), pair_sensitivity(config)
   if config.rank:
-    tails = 'delta pays for the end of the tails'
     mechanism = (
       'in units of a quarter of the scale: counts and sums of items, then of '
       'users, with Gaussian noise of '
@@ -287,7 +277,6 @@ def guarantee(config: PowerMFConfig) -> Guarantee:
       f'by at most {row_sensitivity(config):.6g})'
     )
   else:
-    tails = f'the ends leave {assumptions.UNCOVERED}'
     mechanism = (
       'in units of a quarter of the scale: for each item one release of '
       '(count_scale count, sum) with L2-Laplace noise of scale '
@@ -301,7 +290,7 @@ def guarantee(config: PowerMFConfig) -> Guarantee:
     adversary=_ADVERSARY,
     released=('item factors', 'offset', 'id lists'),
     secret=('ratings', 'user factors', 'random key'),
-    assumptions=tuple(line.format(tails=tails) for line in _ASSUMPTIONS),
+    assumptions=_ASSUMPTIONS,
     mechanism=mechanism,
     event=event(config),
     tails=_tails(config) if config.rank else None,

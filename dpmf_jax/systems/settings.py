@@ -67,6 +67,19 @@ def check_most_epsilon(config: Any, most: float) -> None:
     )
 
 
+def check_least_delta(config: Any, uncovered: float) -> None:
+  """Raises ValueError where delta is less than the ends of the noise cost.
+
+  A delta of 0 stands for what they cost.
+  """
+  if 0 < config.delta < uncovered:
+    raise ValueError(
+      # Rounded up, so that what is asked for is enough.
+      f'delta={config.delta!r} must be at least {uncovered * 1.005:.3g}, which '
+      'the ends of the noise leave uncovered, or 0 for the least there is'
+    )
+
+
 # The learning rate of these lives in their state, so that every step size
 # shares one compiled step.
 SGD = optax.inject_hyperparams(optax.sgd)(learning_rate=0.0)

@@ -11,20 +11,23 @@ send one another is in `untrusted_protocol`, what each sees in
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import cast
 
 import jax
 import numpy as np
 
+from dpmf_jax import accounting
+from dpmf_jax.accounting import tails
 from dpmf_jax.data.rows import Data
-from dpmf_jax.mechanisms import laplace
 from dpmf_jax.systems import untrusted_rounds, untrusted_sums
-from dpmf_jax.systems.settings import check_most_epsilon
+from dpmf_jax.systems.settings import check_least_delta, check_most_epsilon
 from dpmf_jax.systems.untrusted_pmf_config import (
   UntrustedPMFConfig,
   guarantee,
 )
-from dpmf_jax.types import System
+from dpmf_jax.types import Guarantee, System
 
 
 def untrusted_pmf(
@@ -52,6 +55,12 @@ def untrusted_pmf(
   """
   if config.variant == 'paper':
     return _paper(config)
+  rank = 1 if features is None else np.shape(features)[1]
+  # The simulator's noise is within 1e-17 of its law on each coordinate.
+  chance = rank * (rank + 3) // 2 * 1e-17
+  check_most_epsilon(config, math.log(tails.UNCOVERED / chance) - 1e-3)
+  ends = (1 + math.exp(config.epsilon)) * chance
+  check_least_delta(config, ends)
 
   def init(key: jax.Array, data: Data) -> untrusted_sums.State:
     del key
@@ -63,10 +72,6 @@ def untrusted_pmf(
         f'{num_users} users'
       )
     counts = untrusted_sums.feature_counts(given)
-    # The simulator's noise is within 1e-17 of its law on each coordinate.
-    width = counts.shape[1] * (counts.shape[1] + 3) // 2
-    most = math.log(laplace.UNCOVERED / (width * 1e-17)) - 1e-3
-    check_most_epsilon(config, most)
     hyper = untrusted_sums.hyper_of(config, num_users)
     return untrusted_sums.start(data, counts, hyper)
 
@@ -79,8 +84,15 @@ def untrusted_pmf(
     model=untrusted_sums.sums_model,
     release=untrusted_sums.sums_release(config.view, colluding),
     steps=1,
-    guarantee=guarantee(config),
+    guarantee=_simulated(guarantee(config), ends),
   )
+
+
+def _simulated(stated: Guarantee, ends: float) -> Guarantee:
+  """What is stated where noise is drawn from a JAX key, and not in shares."""
+  event = cast(accounting.Pure, stated.event)
+  event = dataclasses.replace(event, uncovered=ends)
+  return dataclasses.replace(stated, event=event)
 
 
 def _paper(config: UntrustedPMFConfig) -> System:

@@ -38,7 +38,8 @@ class UntrustedPMFConfig:
     relation: 'replace' or 'add_remove'. The paper has only 'replace'.
     scale: (lowest, highest) possible rating.
     epsilon: of everything that any party sees; pure.
-    delta: at which the certificate states epsilon; none is needed.
+    delta: at which the certificate states epsilon; the protocol needs none,
+      the simulator next to none, and 0 is as much as it needs.
     colluders: c, how many users may tell their shares to the recommender, the
       third party or whoever sees what is published before the guarantee fails
       (sound). A node of a deployment counts as all of its users.
@@ -259,9 +260,8 @@ ASSUMPTIONS = (
 SIMULATED = (
   'The simulator draws the sum of the shares, and masks, from a JAX key '
   '(Threefry, as good as random); the law of its noise is within 1e-17 of the '
-  f'exact one for each coordinate, which leaves {assumptions.UNCOVERED}. '
-  'Whoever holds its key, or runs it, is trusted. Timing and memory are not '
-  'covered.'
+  'exact one for each coordinate, and delta pays for that. Whoever holds its '
+  'key, or runs it, is trusted. Timing and memory are not covered.'
 )
 DEPLOYED = (
   "Shares, masks and keys come from the operating systems of the parties' "
