@@ -71,7 +71,8 @@ def test_runs_under_jit_scan_and_vmap_over_keys(case, data):
     jax.random.split(jax.random.key(1), 3)
   )
   assert isinstance(many, Release)
-  for path, leaf in tree.flatten_with_path(many):
+  # How users are fitted to it is no secret: a setting, or made of the rest.
+  for path, leaf in tree.flatten_with_path(many._replace(fit=None)):
     if leaf is None:
       continue
     assert np.isfinite(leaf).all()
