@@ -304,6 +304,37 @@ def test_norms_are_never_below_the_exact_ones(num_items, most):
   )
 
 
+def test_weights_keep_their_bound_exactly():
+  """Also where float32 rounds up, and just above and below the bound."""
+  rng = np.random.default_rng(9)
+  near = lambda size: rng.uniform(1 - 1e-6, 1 + 1e-6, size).astype('float32')
+  exact = fractions.Fraction
+  square = np.float32(0.7**2) * np.append(near(1000), near(1000) * 3)
+  weight = user_sums.weights(jnp.asarray(square), jnp.float32(0.7))
+  assert all(
+    exact(float(v)) ** 2 * exact(float(s)) <= exact(float(np.float32(0.7))) ** 2
+    for v, s in zip(weight, square, strict=True)
+  )
+
+
+def test_vectors_keep_their_bound_exactly():
+  rng = np.random.default_rng(10)
+  near = lambda size: rng.uniform(1 - 1e-6, 1 + 1e-6, size).astype('float32')
+  exact = fractions.Fraction
+  angle = rng.uniform(0, 2 * np.pi, 2000)
+  sizes = 0.2 * np.append(near(1000), near(1000) * 3)
+  columns = [(sizes * f(angle)).astype('float32') for f in (np.cos, np.sin)]
+  found = dpals_users.clipped(
+    [jnp.asarray(column) for column in columns],
+    jnp.float32(0.2),
+    jnp.float32(1.2),
+  )
+  assert all(
+    exact(float(x)) ** 2 + exact(float(y)) ** 2 <= exact(1.2) ** 2
+    for x, y in zip(*found, strict=True)
+  )
+
+
 def test_a_user_at_the_bound_is_above_it_in_float32_and_below_what_is_stated():
   """The products of a term are rounded, so the bound needs room for that.
 
