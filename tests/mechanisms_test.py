@@ -1,3 +1,4 @@
+import math
 import os
 import subprocess
 import sys
@@ -40,6 +41,18 @@ def test_clipped_rows_never_exceed_the_norm(rank, norm, log_size, seed):
   # Within the slack it is the paper's formula.
   want = [oracles.clip_row(row.astype(np.float64), norm) for row in rows]
   np.testing.assert_allclose(clipped, want, rtol=2e-5, atol=0)
+
+
+@pytest.mark.parametrize('rank', [2, 64])
+def test_rows_next_to_the_norm_never_exceed_it(rank):
+  """There float32 may take a row that is longer for one that is not."""
+  rng = np.random.default_rng(0)
+  rows = rng.normal(size=(2000, rank))
+  sizes = rng.uniform(1 - 1e-6, 1 + 1e-6, (2000, 1))
+  rows = rows / np.linalg.norm(rows, axis=1, keepdims=True) * sizes
+  clipped = clip_rows(jnp.asarray(rows, 'float32'), 1.0)
+  squares = np.square(np.asarray(clipped, np.float64))  # exact
+  assert all(math.fsum(row) <= 1.0 for row in squares)
 
 
 def test_rows_inside_the_norm_are_untouched():
