@@ -170,11 +170,13 @@ def test_contributions_are_bounded_whatever_the_items(crowd, scale):
     assert length.max() <= bound
 
 
-def test_items_that_are_not_finite_tell_nothing(crowd):
+@pytest.mark.parametrize('no_number', [jnp.inf, jnp.nan])
+def test_items_that_are_not_finite_tell_nothing(crowd, no_number):
   config = settings(rank=2, contribution=1.0)
   items, hyper = items_after(config, training_data(crowd), 1)
   items = items._replace(
-    vector=items.vector.at[3].set(jnp.nan), mean=items.mean.at[4].set(jnp.inf)
+    vector=items.vector.at[3].set(jnp.nan),
+    mean=items.mean.at[4:].set(no_number),
   )
   sums = np.asarray(integer_sums(items, hyper, training_data(crowd)), int)
   rest = training_data(crowd.take(crowd.user != 0))
@@ -302,6 +304,20 @@ def test_norms_are_never_below_the_exact_ones(num_items, most):
     fractions.Fraction(float(upper)) >= norm
     for upper, norm in zip(found, exact, strict=True)
   )
+
+
+@pytest.mark.parametrize('num_items', [1, 2, 64, 65])
+def test_norms_of_the_loudest_user_do_not_wrap(num_items):
+  rows = training_data(
+    table([(0, i, 5.0) for i in range(num_items)], 1, num_items)
+  ).by_user
+  public = user_sums.Public(
+    jnp.zeros(num_items), jnp.full(num_items, 4.0), jnp.float32(2),
+    jnp.float32(2),
+  )  # fmt: skip
+  found = user_sums.squared_norms(rows, jnp.zeros(1), public, num_items)
+  exact = num_items * 4.0**2 * (2.0**2 + 2.0**2)
+  assert exact <= float(found[0]) <= exact * (1 + 1e-4)
 
 
 def test_weights_keep_their_bound_exactly():
