@@ -13,6 +13,7 @@ from dpmf_jax import accounting
 from dpmf_jax.data.ratings import from_arrays
 from dpmf_jax.data.rows import rows
 from dpmf_jax.kernels import huber
+from dpmf_jax.mechanisms import laplace
 from dpmf_jax.sharding import device_mesh, put_rows, training_data
 from dpmf_jax.systems import huber_means
 from dpmf_jax.systems.objective_pmf import objective_pmf
@@ -216,6 +217,39 @@ def test_noise_that_covers_the_search_has_its_scale():
   assert p_value(1.0) > 1e-3  # false alarm 1e-3, at a fixed seed
   assert p_value(2 / 3) < 1e-9
   assert p_value(3 / 2) < 1e-9
+
+
+def test_the_noise_that_covers_is_not_that_of_the_objective():
+  """Where nobody rated, and both have one scale, the same would cancel."""
+  item = np.arange(20_001)
+  ratings = from_arrays(0 * item, item, 1 + item % 5, scale=SCALE)
+  data = training_data(ratings.take(np.array([0])))
+  system = objective_pmf(config_of())
+  state = system.init(jax.random.key(0), data)
+  hyper = state.hyper
+  hyper = hyper._replace(cover=jnp.float32(1), noise=hyper.ridge)
+  state, _ = system.step(jax.random.key(5), state._replace(hyper=hyper), data)
+  found = np.asarray(state.factors.item[1:, 0], np.float64)
+  # Two independent ones of variance 2; six standard errors, 1e-9.
+  assert np.mean(found**2) == pytest.approx(4, rel=6 * 0.0132)
+
+
+@pytest.mark.parametrize('epsilon', [0.1, 1.0, 20.0])
+def test_the_tolerance_is_all_that_its_parts_allow_themselves(epsilon):
+  """That is `huber.balance` at the farthest minimum, and `laplace` there."""
+  config = config_of(epsilon=epsilon)
+  parts, label = huber_parts(config), config.label_bound
+  most = laplace.MOST * parts.noise
+  line = parts.ridge * (label + most / parts.ridge) + most
+  errors = huber.ERROR * line + laplace.ERROR * (1 + laplace.MOST) * parts.noise
+  allowed = label * 2.0**-huber.BITS + errors / parts.ridge
+  assert parts.tolerance >= allowed * (1 - 1e-12)
+
+
+def test_draws_of_the_largest_epsilon_end_as_seldom_as_said():
+  # Two draws, as they are and moved by epsilon, on either side.
+  ends = 4 * np.exp(laplace.most_epsilon() - laplace.REACH)
+  assert ends == pytest.approx(laplace.UNCOVERED)
 
 
 def test_both_devices_give_what_one_gives(small_ratings):
