@@ -351,6 +351,13 @@ def test_vectors_keep_their_bound_exactly():
   )
 
 
+def test_vectors_that_are_not_finite_are_zero():
+  columns = [jnp.array([jnp.nan, jnp.inf, 1e30, 0.1]), jnp.full(4, 0.1)]
+  found = np.array(dpals_users.clipped(columns, jnp.float32(1), jnp.float32(1)))
+  assert (found[:, :3] == 0).all()
+  np.testing.assert_allclose(found[:, 3], 0.1)
+
+
 def test_a_user_at_the_bound_is_above_it_in_float32_and_below_what_is_stated():
   """The products of a term are rounded, so the bound needs room for that.
 
@@ -574,6 +581,25 @@ def test_too_little_noise_for_float32_is_refused():
         if k <= draws
       )
       assert worst <= joint
+
+
+@pytest.mark.parametrize('epsilon', [0.1, 1.0, 5.0, 20.0])
+def test_delta_pays_for_the_noise_as_drawn_and_for_its_tails(epsilon):
+  config = settings(epsilon=epsilon)
+  drawn = noise_std(config, 2) / sensitivity(config, 2)
+  spent = accounting.delta(accounting.Gaussian(drawn, config.steps), epsilon)
+  # `check_tails` lets the tails have a thousandth of delta.
+  assert spent <= 0.999 * DELTA
+
+
+def test_tails_of_all_sweeps_count():
+  lost = noise.uncovered_jointly(1.0, 3000)
+  make = lambda steps: settings(
+    epsilon=None, noise_multiplier=1.0, steps=steps, delta=5500 * lost, rank=1
+  )
+  check_tails(make(5), 1000, 1)
+  with pytest.raises(ValueError, match='tails'):
+    check_tails(make(6), 1000, 1)
 
 
 # Items.

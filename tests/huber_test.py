@@ -82,6 +82,22 @@ def test_what_is_found_is_within_its_bound_of_the_minimum(slope, bound):
     assert abs(int(found[item]) - want) <= 1 + error
 
 
+@pytest.mark.parametrize('slope', [0.5, 0.7, 41.3])
+def test_the_error_is_more_than_float32_makes_of_a_far_minimum(slope):
+  """Without ratings it is -push / slope, and places have 29 bits."""
+  slope, rng = np.float32(slope), np.random.default_rng(1)
+  laid = put_rows(rows(np.zeros(1, int), np.zeros(1, int), np.zeros(1), 20_000))
+  far = rng.uniform(2.0**26, 2.0**28, laid.num_rows)
+  push = (far * slope).astype(np.float32)
+  found = huber.balance(
+    laid, laid.value, bound=jnp.int32(9), slope=slope, push=jnp.asarray(push)
+  )
+  exact = -push.astype(np.float64) / np.float64(slope)
+  off = (np.abs(np.asarray(found) - exact)[1:] - 1) / np.abs(2 * exact)[1:]
+  # A quarter of what is allowed for, which other processors may need.
+  assert 2.0**-26 < off.max() < huber.ERROR / 4
+
+
 @pytest.mark.parametrize('bound', [0.3, 1.0, 4.0])
 def test_removing_any_rating_moves_one_gradient_by_at_most_the_bound(bound):
   ratings, largest = spread_ratings(), 0
