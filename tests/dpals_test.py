@@ -213,6 +213,25 @@ def test_sums_are_those_of_slow_loops(crowd):
   np.testing.assert_allclose(found, total, atol=50 * float(hyper.unit))
 
 
+def test_terms_are_cut_and_never_rounded_up(crowd):
+  """A user of many terms of half a unit would else add far more than these."""
+  config = settings(rank=2)
+  items, hyper = items_after(config, training_data(crowd), 1)
+  data = training_data(crowd.take(crowd.user == 1))
+  users, public = jax.jit(dpals.local_users)(items, hyper, data)
+  sums = lambda unit: (
+    unit
+    * np.abs(
+      np.asarray(
+        user_sums.item_sums(data.by_item, users, public, jnp.float32(unit))
+      )
+    )
+  )
+  fine, coarse = sums(float(hyper.unit)), sums(2.0**-4)
+  assert (coarse <= fine).all()
+  assert (fine - coarse > 2.0**-5).any()
+
+
 def test_sums_do_not_depend_on_places_or_devices(crowd):
   config = settings(rank=3)
   items, hyper = items_after(config, training_data(crowd), 2)

@@ -329,3 +329,5 @@ def test_sums_of_long_rows_keep_their_low_bits():
 def test_more_users_than_sums_can_hold_are_refused():
   with pytest.raises(ValueError, match='users'):
     huber.check_size(2**23, 32)
+  with pytest.raises(ValueError, match='slices of 2048'):
+    huber.check_size(10, 2**11)
