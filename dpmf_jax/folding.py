@@ -62,14 +62,14 @@ def user_factors(
   starts = np.arange(0, num_users, size)
   counts = np.bincount(user, minlength=num_users)
   slices = np.add.reduceat(-(-counts // SLOTS), starts)
-  chunks = _power_of_two(-(-int(slices.max()) // SLICES))
+  chunks = max(2, _power_of_two(-(-int(slices.max()) // SLICES)))
   ends = np.r_[0, counts.cumsum()]  # of each user's ratings
   found = np.empty((num_users, width), np.float32)
   for start in starts.tolist():
     stop = min(start + size, num_users)
     part = slice(ends[start], ends[stop])
     block = rows(
-      user[part] - start, item[part], value[part], size, chunk_multiple=chunks
+      user[part] - start, item[part], value[part], size, least_chunks=chunks
     )
     solved = _solved(put_rows(block), *settings)
     found[start:stop] = np.asarray(solved)[: stop - start]

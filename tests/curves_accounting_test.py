@@ -161,6 +161,23 @@ def test_optimal_composition_of_a_million():
   assert response.kov_epsilon(1e4, 10**6, 1e-300) == pytest.approx(1e10)
 
 
+@pytest.mark.parametrize('order', [2, 30, 400, 1024])
+@pytest.mark.parametrize('rate', [1e-3, 0.2])
+def test_sampled_curves_are_never_below_their_sums(order, rate):
+  noise = 3.0
+  with mpmath.workdps(60):
+    q = mpmath.mpf(rate)
+    terms = (
+      mpmath.binomial(order, i)
+      * q**i
+      * (1 - q) ** (order - i)
+      * mpmath.exp(mpmath.mpf(i * (i - 1)) / (2 * mpmath.mpf(noise) ** 2))
+      for i in range(order + 1)
+    )
+    exact = mpmath.log(mpmath.fsum(terms)) / (order - 1)
+    assert curve_of(SubsampledGaussian(noise, rate))(order) >= exact
+
+
 @pytest.mark.parametrize('order', [1.01, 1.5, 2, 3.7, 8, 20.5])
 @pytest.mark.parametrize(
   ('rate', 'noise'), [(0.01, 1.0), (0.3, 0.7), (1e-4, 2.0), (0.5, 20.0)]

@@ -12,7 +12,7 @@ import scipy.integrate
 import scipy.stats
 
 from dpmf_jax import accounting, certificate, files, metrics, runs, serving
-from dpmf_jax.accounting import ledger
+from dpmf_jax.accounting import ledger, tails
 from dpmf_jax.data.ratings import Ratings
 from dpmf_jax.data.splits import random_split
 from dpmf_jax.data.synthetic import synthetic
@@ -171,11 +171,13 @@ def test_contributions_are_bounded_whatever_the_items(crowd, scale):
     assert length.max() <= bound
 
 
-def test_items_that_are_not_finite_tell_nothing(crowd):
+@pytest.mark.parametrize('no_number', [jnp.inf, jnp.nan])
+def test_items_that_are_not_finite_tell_nothing(crowd, no_number):
   config = settings(rank=2, contribution=1.0)
   items, hyper = items_after(config, training_data(crowd), 1)
   items = items._replace(
-    vector=items.vector.at[3].set(jnp.nan), mean=items.mean.at[4].set(jnp.inf)
+    vector=items.vector.at[3].set(jnp.nan),
+    mean=items.mean.at[4:].set(no_number),
   )
   sums = np.asarray(integer_sums(items, hyper, training_data(crowd)), int)
   rest = training_data(crowd.take(crowd.user != 0))
@@ -212,6 +214,25 @@ def test_sums_are_those_of_slow_loops(crowd):
   np.testing.assert_allclose(found, total, atol=50 * float(hyper.unit))
 
 
+def test_terms_are_cut_and_never_rounded_up(crowd):
+  """A user of many terms of half a unit would else add far more than these."""
+  config = settings(rank=2)
+  items, hyper = items_after(config, training_data(crowd), 1)
+  data = training_data(crowd.take(crowd.user == 1))
+  users, public = jax.jit(dpals.local_users)(items, hyper, data)
+  sums = lambda unit: (
+    unit
+    * np.abs(
+      np.asarray(
+        user_sums.item_sums(data.by_item, users, public, jnp.float32(unit))
+      )
+    )
+  )
+  fine, coarse = sums(float(hyper.unit)), sums(2.0**-4)
+  assert (coarse <= fine).all()
+  assert (fine - coarse > 2.0**-5).any()
+
+
 def test_sums_do_not_depend_on_places_or_devices(crowd):
   config = settings(rank=3)
   items, hyper = items_after(config, training_data(crowd), 2)
@@ -220,8 +241,9 @@ def test_sums_do_not_depend_on_places_or_devices(crowd):
   moved = dataclasses.replace(crowd, user=order[crowd.user])
   for data in (
     training_data(moved),
-    training_data(crowd, slots=4, slices=8),
+    training_data(crowd, least_chunks=5),
     training_data(crowd, mesh=device_mesh(2)),
+    training_data(moved, mesh=device_mesh(4)),
   ):
     np.testing.assert_array_equal(integer_sums(items, hyper, data), expected)
 
@@ -303,6 +325,58 @@ def test_norms_are_never_below_the_exact_ones(num_items, most):
     fractions.Fraction(float(upper)) >= norm
     for upper, norm in zip(found, exact, strict=True)
   )
+
+
+@pytest.mark.parametrize('num_items', [1, 2, 64, 65])
+def test_norms_of_the_loudest_user_do_not_wrap(num_items):
+  rows = training_data(
+    table([(0, i, 5.0) for i in range(num_items)], 1, num_items)
+  ).by_user
+  public = user_sums.Public(
+    jnp.zeros(num_items), jnp.full(num_items, 4.0), jnp.float32(2),
+    jnp.float32(2),
+  )  # fmt: skip
+  found = user_sums.squared_norms(rows, jnp.zeros(1), public, num_items)
+  exact = num_items * 4.0**2 * (2.0**2 + 2.0**2)
+  assert exact <= float(found[0]) <= exact * (1 + 1e-4)
+
+
+def test_weights_keep_their_bound_exactly():
+  """Also where float32 rounds up, and just above and below the bound."""
+  rng = np.random.default_rng(9)
+  near = lambda size: rng.uniform(1 - 1e-6, 1 + 1e-6, size).astype('float32')
+  exact = fractions.Fraction
+  square = np.float32(0.7**2) * np.append(near(1000), near(1000) * 3)
+  weight = user_sums.weights(jnp.asarray(square), jnp.float32(0.7))
+  assert all(
+    exact(float(v)) ** 2 * exact(float(s)) <= exact(float(np.float32(0.7))) ** 2
+    for v, s in zip(weight, square, strict=True)
+  )
+
+
+def test_vectors_keep_their_bound_exactly():
+  rng = np.random.default_rng(10)
+  near = lambda size: rng.uniform(1 - 1e-6, 1 + 1e-6, size).astype('float32')
+  exact = fractions.Fraction
+  angle = rng.uniform(0, 2 * np.pi, 2000)
+  sizes = 0.2 * np.append(near(1000), near(1000) * 3)
+  columns = [(sizes * f(angle)).astype('float32') for f in (np.cos, np.sin)]
+  found = dpals_users.clipped(
+    [jnp.asarray(column) for column in columns],
+    jnp.float32(0.2),
+    jnp.float32(1.2),
+  )
+  assert all(
+    exact(float(x)) ** 2 + exact(float(y)) ** 2 <= exact(1.2) ** 2
+    for x, y in zip(*found, strict=True)
+  )
+
+
+def test_vectors_that_are_not_finite_are_zero():
+  columns = [jnp.array([jnp.nan, jnp.inf, 1e30, 0.1]), jnp.full(4, 0.1)]
+  found = np.array(dpals_users.clipped(columns, jnp.float32(1), jnp.float32(1)))
+  assert (found[:, :3] == 0).all()
+  np.testing.assert_allclose(found[:, 3], 0.1)
 
 
 def test_a_user_at_the_bound_is_above_it_in_float32_and_below_what_is_stated():
@@ -541,6 +615,25 @@ def test_too_little_noise_for_float32_is_refused():
   with pytest.raises(ValueError, match='tails'):
     check_tails(config, 1000, 4)
   check_tails(settings(epsilon=20.0), 100_000, 8)
+
+
+@pytest.mark.parametrize('epsilon', [0.1, 1.0, 5.0, 20.0])
+def test_delta_pays_for_the_noise_as_drawn_and_for_its_tails(epsilon):
+  config = settings(epsilon=epsilon)
+  drawn = noise_std(config, 2) / sensitivity(config, 2)
+  spent = accounting.delta(accounting.Gaussian(drawn, config.steps), epsilon)
+  # `check_tails` lets the tails have a thousandth of delta.
+  assert spent <= 0.999 * DELTA
+
+
+def test_tails_of_all_sweeps_count():
+  lost = tails.uncovered_jointly(1.0, 3000)
+  make = lambda steps: settings(
+    epsilon=None, noise_multiplier=1.0, steps=steps, delta=5500 * lost, rank=1
+  )
+  check_tails(make(5), 1000, 1)
+  with pytest.raises(ValueError, match='tails'):
+    check_tails(make(6), 1000, 1)
 
 
 # Items.

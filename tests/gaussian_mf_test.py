@@ -345,3 +345,15 @@ def test_so_little_noise_that_its_tails_end_is_refused():
   with pytest.raises(ValueError, match='tails'):
     sound(epsilon=None, noise_multiplier=0.2, steps=1)
   sound(epsilon=None, noise_multiplier=2.0, steps=1)
+
+
+def test_tails_of_both_gradients_in_all_steps_count():
+  lost = []
+  for multiplier in np.linspace(0.2, 1.0, 400):
+    try:
+      sound(epsilon=None, noise_multiplier=multiplier, steps=50, rank=20)
+    except ValueError:
+      continue
+    lost.append(tails.uncovered(multiplier, 2 * 50 * 20))
+  # The largest that is accepted is near the bound, a thousandth of delta.
+  assert 0.8 * 1e-9 < max(lost) <= 1e-9

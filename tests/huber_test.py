@@ -10,9 +10,11 @@ import scipy.optimize
 import scipy.stats
 
 from dpmf_jax import accounting
+from dpmf_jax.accounting import tails
 from dpmf_jax.data.ratings import from_arrays
 from dpmf_jax.data.rows import rows
 from dpmf_jax.kernels import huber
+from dpmf_jax.mechanisms import laplace
 from dpmf_jax.sharding import device_mesh, put_rows, training_data
 from dpmf_jax.systems import huber_means
 from dpmf_jax.systems.objective_pmf import objective_pmf
@@ -79,6 +81,22 @@ def test_what_is_found_is_within_its_bound_of_the_minimum(slope, bound):
     want = exact_minimum(labels, limit, slope, float(push[item]))
     error = huber.ERROR * (slope * abs(want) + abs(push[item])) / slope
     assert abs(int(found[item]) - want) <= 1 + error
+
+
+@pytest.mark.parametrize('slope', [0.5, 0.7, 41.3])
+def test_the_error_is_more_than_float32_makes_of_a_far_minimum(slope):
+  """Without ratings it is -push / slope, and places have 29 bits."""
+  slope, rng = np.float32(slope), np.random.default_rng(1)
+  laid = put_rows(rows(np.zeros(1, int), np.zeros(1, int), np.zeros(1), 20_000))
+  far = rng.uniform(2.0**26, 2.0**28, laid.num_rows)
+  push = (far * slope).astype(np.float32)
+  found = huber.balance(
+    laid, laid.value, bound=jnp.int32(9), slope=slope, push=jnp.asarray(push)
+  )
+  exact = -push.astype(np.float64) / np.float64(slope)
+  off = (np.abs(np.asarray(found) - exact)[1:] - 1) / np.abs(2 * exact)[1:]
+  # A quarter of what is allowed for, which other processors may need.
+  assert 2.0**-26 < off.max() < huber.ERROR / 4
 
 
 @pytest.mark.parametrize('bound', [0.3, 1.0, 4.0])
@@ -219,6 +237,39 @@ def test_noise_that_covers_the_search_has_its_scale():
   assert p_value(3 / 2) < 1e-9
 
 
+def test_the_noise_that_covers_is_not_that_of_the_objective():
+  """Where nobody rated, and both have one scale, the same would cancel."""
+  item = np.arange(20_001)
+  ratings = from_arrays(0 * item, item, 1 + item % 5, scale=SCALE)
+  data = training_data(ratings.take(np.array([0])))
+  system = objective_pmf(config_of())
+  state = system.init(jax.random.key(0), data)
+  hyper = state.hyper
+  hyper = hyper._replace(cover=jnp.float32(1), noise=hyper.ridge)
+  state, _ = system.step(jax.random.key(5), state._replace(hyper=hyper), data)
+  found = np.asarray(state.factors.item[1:, 0], np.float64)
+  # Two independent ones of variance 2; six standard errors, 1e-9.
+  assert np.mean(found**2) == pytest.approx(4, rel=6 * 0.0132)
+
+
+@pytest.mark.parametrize('epsilon', [0.1, 1.0, 20.0])
+def test_the_tolerance_is_all_that_its_parts_allow_themselves(epsilon):
+  """That is `huber.balance` at the farthest minimum, and `laplace` there."""
+  config = config_of(epsilon=epsilon)
+  parts, label = huber_parts(config), config.label_bound
+  most = laplace.MOST * parts.noise
+  line = parts.ridge * (label + most / parts.ridge) + most
+  errors = huber.ERROR * line + laplace.ERROR * (1 + laplace.MOST) * parts.noise
+  allowed = label * 2.0**-huber.BITS + errors / parts.ridge
+  assert parts.tolerance >= allowed * (1 - 1e-12)
+
+
+def test_draws_of_the_largest_epsilon_end_as_seldom_as_said():
+  # Two draws, as they are and moved by epsilon, on either side.
+  ends = 4 * np.exp(tails.most_laplace_epsilon() - tails.LAPLACE_REACH)
+  assert ends == pytest.approx(tails.UNCOVERED)
+
+
 def test_both_devices_give_what_one_gives(small_ratings):
   system = objective_pmf(config_of())
   one, two = (
@@ -280,3 +331,5 @@ def test_sums_of_long_rows_keep_their_low_bits():
 def test_more_users_than_sums_can_hold_are_refused():
   with pytest.raises(ValueError, match='users'):
     huber.check_size(2**23, 32)
+  with pytest.raises(ValueError, match='slices of 2048'):
+    huber.check_size(10, 2**11)

@@ -207,6 +207,18 @@ def test_a_rating_moves_a_long_row_by_its_own_product(devices):
     assert np.linalg.norm(alone) <= 2**8 * np.linalg.norm(count[gone]) + 1
 
 
+@pytest.mark.parametrize('users', [8191, 8192, 12_000, 16_383])
+def test_the_largest_products_of_a_row_do_not_wrap(users):
+  """Sums of 2^13 and more of them have more than 31 bits."""
+  ratings = from_arrays(
+    np.arange(users), np.zeros(users, int), np.ones(users), scale=(1, 5)
+  )
+  factors = Factors(jnp.full((users, 1), 9.0), jnp.full((1, 1), 9.0))
+  found = gradients(training_data(ratings), factors, bits=12).item
+  count = int(lattice.columns(factors.item, jnp.float32(1)).counts[0, 0])
+  assert int(found[0, 0]) == round(users * 256 * count / 64)
+
+
 def test_ratings_outside_the_scale_count_as_its_ends(small_ratings):
   factors = random_factors(small_ratings)
   data = training_data(small_ratings)

@@ -269,6 +269,21 @@ def test_no_user_moves_the_sums_by_more_than_the_clip_norm(clip_norm):
   assert float(hyper.noise) == pytest.approx(multiplier * bound, rel=1e-6)
 
 
+@pytest.mark.parametrize('clip', [6, 360, 6000])
+def test_whole_weights_keep_the_bound_exactly(clip):
+  """Norms whose weight is just below a whole number, which float32 may make
+  that number."""
+  weight = 1024
+  # The first square for which a weight of k is too much.
+  least = [(clip * weight) ** 2 // k**2 + 1 for k in range(1, weight + 1)]
+  squares = [square for square in least if square < 2**31]
+  found = system_module._weights(
+    jnp.array(squares, jnp.int32), jnp.float32(clip), jnp.int32(weight)
+  )
+  for square, found_weight in zip(squares, found.tolist(), strict=True):
+    assert found_weight**2 * square <= (clip * weight) ** 2
+
+
 def test_noise_on_sums_has_its_scale_and_no_other():
   # 6,000 items without ratings. A false alarm of either KS test has chance
   # 1e-4.

@@ -1,3 +1,4 @@
+import math
 import os
 import subprocess
 import sys
@@ -61,6 +62,18 @@ def test_the_slack_covers_a_norm_in_the_worst_order(rank):
   clipped = np.asarray(clip_rows(jnp.asarray(row)[None], 1.0), np.float64)
   assert np.linalg.norm(clipped) <= 1 - SLACK
   assert np.linalg.norm(clipped) > 1 - 2 * slack(rank)
+
+
+@pytest.mark.parametrize('rank', [2, 64])
+def test_rows_next_to_the_norm_never_exceed_it(rank):
+  """There float32 may take a row that is longer for one that is not."""
+  rng = np.random.default_rng(0)
+  rows = rng.normal(size=(2000, rank))
+  sizes = rng.uniform(1 - 1e-6, 1 + 1e-6, (2000, 1))
+  rows = rows / np.linalg.norm(rows, axis=1, keepdims=True) * sizes
+  clipped = clip_rows(jnp.asarray(rows, 'float32'), 1.0)
+  squares = np.square(np.asarray(clipped, np.float64))  # exact
+  assert all(math.fsum(row) <= 1.0 for row in squares)
 
 
 def test_rows_inside_the_norm_are_untouched():
@@ -209,9 +222,13 @@ def test_dither_is_independent_of_the_noise():
   turn = np.arctan2(y, x) / (2 * np.pi) % 1
   radius = np.exp(-(x * x + y * y) / 2)
   # The words that pairs were made of, 16 bits at a time: float32 keeps both.
-  for dither in dithers:
-    for fraction in (turn, turn * 2**16 % 1, radius, radius * 2**16 % 1):
+  for fraction in (turn, turn * 2**16 % 1, radius, radius * 2**16 % 1):
+    # They are all there: chi-squared, a false alarm of 1e-8.
+    counts, _ = np.histogram(fraction, 16, (0, 1))
+    assert scipy.stats.chisquare(counts).pvalue > 1e-8
+    for dither in dithers:
       assert_independent(dither, 2**16, fraction)
+  assert_independent(dithers[0], 2**16, dithers[1] / 2**16)
 
 
 def test_radii_leave_no_gaps_below_the_reach_and_have_an_end():

@@ -319,6 +319,19 @@ def test_a_long_row_moves_by_one_term_exactly():
     assert (np.abs(whole.vector - other.vector) <= 2**18 / 8 + 1).all()
 
 
+@pytest.mark.parametrize('users', [8191, 8192, 12_000, 16_383])
+def test_the_largest_terms_of_a_row_do_not_wrap(users):
+  ratings = from_arrays(
+    np.arange(users), np.zeros(users, int), np.full(users, 5.0), scale=(1, 5)
+  )
+  factors = jnp.full((users, 1), 9.0)
+  found = counts(by_item(ratings), factors, shift=3)
+  alone = counts(by_item(ratings.take(np.arange(1))), factors[:1])
+  most = int(alone.matrix[0, 0])
+  assert most > 2**18 * 0.99
+  assert int(found.matrix[0, 0]) == (users * most + 4) // 8
+
+
 def test_sums_do_not_depend_on_layout_devices_or_splitting(
   small_ratings, monkeypatch
 ):

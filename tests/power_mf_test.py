@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 
 from dpmf_jax import accounting, metrics
+from dpmf_jax.accounting import tails
 from dpmf_jax.data.ratings import Ratings, from_arrays
 from dpmf_jax.data.splits import random_split
 from dpmf_jax.data.synthetic import synthetic
@@ -503,6 +504,21 @@ def test_wrong_settings_are_named(fields, message):
 def test_replace_is_refused():
   with pytest.raises(ValueError, match="relation='replace' must be"):
     PowerMFConfig(relation='replace', scale=SCALE, epsilon=1.0, delta=1e-6)
+
+
+@pytest.mark.parametrize('rank', [1, 64])
+def test_tails_of_all_draws_that_a_rating_moves_count(rank):
+  """Of whatever epsilon is accepted: two pairs, and a row in each release."""
+  lost = []
+  for epsilon in np.geomspace(5, 50, 40):
+    try:
+      config = make(rank=rank, epsilon=epsilon, delta=1e-9, rounds=8)
+    except ValueError:
+      continue
+    multiplier = min(settings.multipliers(config))
+    lost.append(tails.uncovered(multiplier, 4 + 16 * rank))
+  assert 1e-13 < max(lost) <= 1e-3 * 1e-9
+  assert len(lost) < 40  # some were refused
 
 
 def test_noise_too_large_for_the_lattice_is_refused():

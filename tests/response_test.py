@@ -133,6 +133,29 @@ def test_rounding_never_says_more():
       assert stated == pytest.approx(2 * epsilon, rel=1e-3)
 
 
+def test_coins_are_counted_exactly(monkeypatch):
+  """As many of the 2^32 words say yes as there are coins, and no others."""
+  coins = response.Coins(*(jnp.uint32(n) for n in (5, 7, 2**32 - 1)))
+
+  def said(stage, coin, *more):
+    words = jnp.array([coin - 1, coin])
+    monkeypatch.setattr(response.noise, 'words', lambda key, size: words)
+    return stage(jax.random.key(0), *more).tolist()
+
+  zeros, ones = jnp.zeros(2, bool), jnp.ones(2, bool)
+  flip, both = coins.flip, (coins.unrated, coins.rated)
+  assert said(response.permanent, flip, zeros, flip) == [True, False]
+  assert said(response.permanent, flip, ones, flip) == [False, True]
+  assert said(response.instantaneous, both[0], zeros, *both) == [True, False]
+  assert said(response.instantaneous, both[1], ones, *both) == [True, False]
+
+
+def test_certain_is_all_coins_but_one():
+  answer, _ = made(h=10, items=100, epsilon_instant=1.0)
+  coins = response.coins(answer._replace(rated=1.0, unrated=0.0))
+  assert (coins.rated, coins.unrated) == (2**32 - 1, 0)
+
+
 def auc(scores, labels):
   ranks = scipy.stats.rankdata(scores)
   ones = labels.sum()

@@ -8,6 +8,7 @@ import sys
 from fractions import Fraction
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
@@ -323,6 +324,19 @@ def test_digits_have_the_chances_of_a_geometric_variable():
     power = a ** (2**digit)
     got = Fraction((int(high[digit]) << 32) + int(low[digit]), 2**64)
     assert abs(got - power / (1 + power)) <= Fraction(1, 2**65)
+
+
+def test_digits_are_drawn_from_64_bits(monkeypatch):
+  """Where the first 32 are those of the chance, the others decide."""
+  bits = 5
+  high, low = shares._digit_thresholds(bits)
+  # Of two variables, one has all of its digits and the other none.
+  words = np.array([[high, high], [low - 1, low]])[..., None]
+  monkeypatch.setattr(
+    jax.random, 'bits', lambda key, shape, dtype: jnp.asarray(words, dtype)
+  )
+  found = shares.two_sided_geometric(jax.random.key(0), (1,), bits)
+  assert found.tolist() == [2 ** len(high) - 1]
 
 
 @settings(max_examples=50)

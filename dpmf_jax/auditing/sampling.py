@@ -57,7 +57,7 @@ def tiny_data(first: Ratings, second: Ratings) -> tuple[Data, Data]:
   """
   slices = max(len(first), len(second), 12)
   one, other = (
-    training_data(ratings, slots=1, slices=slices)
+    training_data(ratings, slots=1, slices=slices, least_chunks=1)
     for ratings in (first, second)
   )
   return one, other

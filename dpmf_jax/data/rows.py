@@ -67,6 +67,7 @@ def rows(
   slots: int = SLOTS,
   slices: int = SLICES,
   chunk_multiple: int = 1,
+  least_chunks: int = 2,
 ) -> Rows:
   """Row slices of the ratings (row, column, value).
 
@@ -79,6 +80,9 @@ def rows(
     slots: L, slots in a slice.
     slices: S, slices in a chunk.
     chunk_multiple: C is padded to a multiple of this, to shard evenly.
+    least_chunks: and to as many for each shard. A loop over one chunk is
+      compiled to another program than one over more, and may round floats
+      differently; with two, neighbouring data sets have the same program.
 
   Returns:
     Rows of NumPy arrays. Ratings of a row are in the order of `column`.
@@ -91,7 +95,7 @@ def rows(
   counts = np.bincount(row, minlength=num_rows)
   slices_of = -(-counts // slots)
   used = int(slices_of.sum())
-  chunks = max(1, -(-used // slices))
+  chunks = max(-(-used // slices), least_chunks * chunk_multiple)
   chunks = -(-chunks // chunk_multiple) * chunk_multiple
   total = chunks * slices
 

@@ -91,9 +91,10 @@ def squared_norms(
 
 
 def weights(squared_norm: jax.Array, bound: jax.Array) -> jax.Array:
-  """v [U] in [0, 1], with v^2 * squared_norm <= bound^2 also in float32."""
-  norm = jnp.sqrt(squared_norm)
-  return jnp.where(norm > bound, bound * (1 - SLACK) / norm, 1.0)
+  """v [U] in [0, 1], with v^2 * squared_norm <= bound^2, exactly."""
+  # Less than the bound from the start: the square root may be rounded down.
+  norm, room = jnp.sqrt(squared_norm), bound * (1 - SLACK)
+  return jnp.where(norm > room, room / norm, 1.0)
 
 
 def term_bound(

@@ -27,8 +27,9 @@ ONE_RATING = (
 SAME_FLOATS = (
   "What is computed in floating point of one rating, or of one user's ratings "
   '(predictions, residuals, labels, weights), is taken to come out the same in '
-  'whatever slot, chunk or program it is computed: it does not depend on which '
-  'ratings there are besides, nor on where they stand in memory. Tests look '
-  'for differences; nothing proves that there are none.'
+  'whatever slot or chunk of memory it is computed, by a program that is the '
+  'same for neighbouring data sets: it does not depend on which ratings there '
+  'are besides. Tests look for differences; nothing proves that there are '
+  'none.'
 )
 PUBLIC_PAIRS = 'Which user rated which item is public.'
