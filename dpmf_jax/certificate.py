@@ -34,7 +34,8 @@ NOT_COVERED = (
   'a list of recommendations that leaves out seen items: it tells its reader '
   'which items the user has rated, so give it to that user only',
   'that the run ended without an error: it stops where there is no rating, '
-  'where a side of the split has none, and where factors are not finite',
+  'where a side of the split has none, where a rating is outside of the scale '
+  'or of the public lists, and where factors are not finite',
 )
 
 # By the names that `accounting.bounds` gives to its rules.
