@@ -253,6 +253,11 @@ def _spend(name: str, system, config, variant: str, ratings):
         '--budget_epsilon needs --ledger=FILE, where what is spent is put down'
       )
     return None
+  if _SEED.value is not None:
+    raise ValueError(
+      '--seed is for experiments: noise that whoever knows the seed can remove '
+      'is no protection that a --ledger could count; leave one of them out'
+    )
   return functools.partial(
     ledger.spend,
     _LEDGER.value,

@@ -966,6 +966,23 @@ def test_killed_before_and_after_the_line_it_is_charged_once(
   assert ledger.entries(path) == [entry]
 
 
+def test_a_run_whose_noise_can_be_removed_is_not_charged(
+  launch, ratings_file, path, tmp_path
+):
+  done = train(
+    launch, ratings_file, path, tmp_path / 'run', '--epsilon=2', '--seed=7',
+    '--budget_epsilon=3',
+  )  # fmt: skip
+  assert done.returncode == 2
+  assert '--seed is for experiments' in done.stderr
+  assert not path.exists()
+
+
+def test_all_digits_of_a_budget_are_said(path):
+  spend(path, gaussian_of(1.0), budget_epsilon=3.0000049)
+  assert 'budget, epsilon 3.0000049 at delta 1e-06' in ledger.summary(path)
+
+
 def test_runs_at_once_do_not_spend_the_same_rest(ratings_file, path, tmp_path):
   runs = [
     subprocess.Popen(

@@ -180,7 +180,8 @@ def spend(
         raise BudgetExceeded(
           f'{path} has {_releases(len(old))}, and with this run the ends of '
           'noise that is drawn in floats cost more than '
-          f'{filters.ENDS_SHARE:g} of delta {delta:g}; use a larger delta, in '
+          f'{filters.ENDS_SHARE:g} of delta {_plain(delta)}; use a larger '
+          'delta, in '
           'a ledger of its own'
         )
       if together > budget:
@@ -190,7 +191,7 @@ def spend(
           f'{path} has {_releases(len(old))} of epsilon {_shown(before)}, this '
           f'run is {_shown(alone)}, and together they are {_shown(together)}'
           f'{more if together > before + alone else ""}: more than the budget '
-          f'of {budget:g} (all at delta {delta:g}); '
+          f'of {_plain(budget)} (all at delta {_plain(delta)}); '
           + _what_fits(spent, budget, delta)
         )
     entry = Entry(
@@ -273,11 +274,11 @@ def summary(path: str | os.PathLike[str]) -> str:
   """One line: how much the releases took of the budget, and what holds."""
   ledger, old = _look(path)
   budget, (_, holds) = ledger.budget_epsilon, _adaptive(ledger, old)
-  of = '' if budget == UNLIMITED else f' of {budget:g}'
+  of = '' if budget == UNLIMITED else f' of {_plain(budget)}'
   return (
     f'ledger: {_releases(len(old))}, epsilon '
     f'{_shown(_counted(ledger, _events(old)))}{of} spent at delta '
-    f'{ledger.delta:g}; {holds}'
+    f'{_plain(ledger.delta)}; {holds}'
   )
 
 
@@ -339,7 +340,7 @@ def _adaptive(ledger: Header, old: list[Entry]) -> tuple[float | None, str]:
     return None, f'more than its budget, line 1 was changed: {NOT_VALID}'
   return budget, (
     'if later runs are chosen after seeing earlier ones, what holds is the '
-    f'budget, epsilon {budget:g} at delta {ledger.delta:g}'
+    f'budget, epsilon {_plain(budget)} at delta {_plain(ledger.delta)}'
   )
 
 
@@ -416,7 +417,7 @@ def _what_fits(spent: list[events.Event], budget: float, delta: float) -> str:
   whole = gaussian.mu_of(budget, filters.MAIN_SHARE * delta)
   left = math.sqrt(max(whole**2 - used**2, 0.0))
   # Less than this, and rounding would decide whether it fits.
-  fits = gaussian.epsilon_of(left, delta) if left > 1e-6 * whole else 0
+  fits = gaussian.epsilon_of(left, delta) if left > 1e-4 * whole else 0
   if fits == 0:
     return 'nothing is left'
   shown = _shown(fits * (1 - 1e-7), down=True)
@@ -554,6 +555,11 @@ def _shown(epsilon: float, *, down: bool = False) -> str:
   # Nine digits first, or 1 + 1e-16 would be shown as 1.001.
   context = Context(prec=4, rounding=rounding)
   return f'{float(context.create_decimal(f"{epsilon:.9g}")):g}'
+
+
+def _plain(number: float) -> str:
+  """All digits of what was asked for: fewer might say less than holds."""
+  return str(number).removesuffix('.0')
 
 
 def _now() -> str:
