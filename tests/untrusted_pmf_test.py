@@ -470,3 +470,8 @@ def test_messages_come_back_as_they_were():
     messages.from_bytes(wire + b'x')
   with pytest.raises(ValueError, match='float64'):
     messages.to_bytes(sent._replace(arrays=(np.zeros(2),)))
+
+
+def test_features_are_not_dropped_where_they_are_learned():
+  with pytest.raises(ValueError, match='learns its user factors: give none'):
+    untrusted_pmf(paper(), np.ones((3, 2)))

@@ -35,7 +35,7 @@ def weights(level: jax.Array, highest: float, rounding: float) -> jax.Array:
 def probabilities(level: jax.Array, threshold: float) -> jax.Array:
   """The chance (e^level - 1)/(e^t - 1) to be sampled, or 1 for level >= t.
 
-  Reference: Jorgensen, Yu and Cormode (2015); Zhang et al., Alg. 2, line 1.
+  Reference: Jorgensen, Yu and Cormode (2015); Zhang et al., Algorithm 1.
 
   Privacy: for a mechanism with epsilon = t for adding or removing a rating,
   run on the sample: see `accounting.sampled_epsilon`.

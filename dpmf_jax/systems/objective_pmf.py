@@ -1,7 +1,7 @@
 """Objective perturbation for PMF, as published and as it is sound.
 
 Reference: Zhang et al., Personalized Differential Privacy for Probabilistic
-Matrix Factorization, Algorithm 1 (DP-PMF); Hua, Xia and Zhong, Differentially
+Matrix Factorization, Algorithm 2 (DP-PMF); Hua, Xia and Zhong, Differentially
 Private Matrix Factorization, the trusted recommender.
 """
 

@@ -1,7 +1,7 @@
 """Objective perturbation in which each rating has an epsilon of its own.
 
 Reference: Zhang et al., Personalized Differential Privacy for Probabilistic
-Matrix Factorization, Algorithm 2 (PDP-PMF) and Theorem 6.
+Matrix Factorization, Algorithm 1 (the sample) and then 2, and Theorem 6.
 
 The specification comes with the ratings (`Rows.level`) and is public.
 """

@@ -54,6 +54,8 @@ def untrusted_pmf(
   what.
   """
   if config.variant == 'paper':
+    if features is not None:
+      raise ValueError("variant='paper' learns its user factors: give none")
     return _paper(config)
   rank = 1 if features is None else np.shape(features)[1]
   # The simulator's noise is within 1e-17 of its law on each coordinate.
