@@ -355,5 +355,5 @@ def test_tails_of_both_gradients_in_all_steps_count():
     except ValueError:
       continue
     lost.append(tails.uncovered(multiplier, 2 * 50 * 20))
-  # The largest that is accepted is near the bound, a thousandth of delta.
-  assert 0.8 * 1e-9 < max(lost) <= 1e-9
+  # The largest that is accepted is near the bound, a hundredth of delta.
+  assert 0.8 * 1e-8 < max(lost) <= 1e-8
