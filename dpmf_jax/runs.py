@@ -259,7 +259,8 @@ def curve_recorder(
     if test is not None:
       point['test_rmse'] = rmse(test, model, scale)
     # Clipped to the scale, an infinite prediction has a finite error.
-    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(model)):
+    leaves = jax.tree.leaves(model._replace(fit=None))
+    if not all(np.isfinite(leaf).all() for leaf in leaves):
       raise ValueError(
         f'training diverged: factors are not finite after step {report.step}; '
         'use a smaller --step_size'
