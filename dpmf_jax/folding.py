@@ -49,6 +49,8 @@ def user_factors(
         f'{name} of the fit has shape {np.shape(given)}, items have '
         f'{width} columns'
       )
+  if not np.isfinite(item_factors).all():
+    raise ValueError('the items have factors that are not finite')
   if not (np.asarray(fit.ridge) > 0).all():
     raise ValueError(f'ridge={fit.ridge} must be positive')
   settings = [

@@ -308,8 +308,9 @@ def similar_items(
   index = _indices('item', model.item_ids, items)
   same = lambda rows: np.ptp(rows, axis=0) == 0
   fixed = same(model.item_factors)
-  if model.user_factors is not None and len(model.user_factors) > 1:
-    fixed |= same(model.user_factors)
+  # Released ones: what is in private/ must not show.
+  if model.covered and model.user_factors is not None:
+    fixed |= same(model.user_factors) & (len(model.user_factors) > 1)
   fixed[list(model.bias_columns)] = True
   vectors = model.item_factors[:, ~fixed].astype(np.float64)
   if vectors.shape[1] < 2:

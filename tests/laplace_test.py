@@ -11,10 +11,10 @@ import pytest
 import scipy.stats
 from independence import assert_independent
 
+from dpmf_jax.accounting.tails import LAPLACE_REACH
 from dpmf_jax.mechanisms.laplace import (
   ERROR,
   MOST,
-  REACH,
   l2_laplace,
   laplace,
 )
@@ -93,14 +93,14 @@ def test_laplace_is_near_the_exact_value_for_its_bits():
   exact = -np.log(uniform)
   # A quarter of what is allowed for, which other processors may need.
   assert (np.abs(found - exact) <= ERROR / 4 * (1 + exact)).all()
-  # The largest there is, and what one step of the bits is at REACH.
+  # The largest there is, and what one step of the bits is at LAPLACE_REACH.
   assert -np.log(np.float32(0.5 * 2.0**-96)) < MOST
-  assert 2.0**-97 / np.exp(-REACH) < ERROR / 8
+  assert 2.0**-97 / np.exp(-LAPLACE_REACH) < ERROR / 8
 
 
 @pytest.mark.parametrize('place', [0, 1, 2])
 def test_sizes_have_96_bits(monkeypatch, place):
-  """Without the last of three words they would end at 45, short of REACH.
+  """Without the last of three words they would end at 45, short of LAPLACE_REACH.
 
   One draw in 2^64 shows that, so words are given: 0 before `place`, and of
   all lengths there.
@@ -115,7 +115,7 @@ def test_sizes_have_96_bits(monkeypatch, place):
   whole = [int(a) << 64 | int(b) << 32 | int(c) for a, b, c in words[:3].T]
   exact = 96 * np.log(2) - np.log(np.array(whole, float) + 0.5)
   assert (np.abs(found - exact) <= ERROR / 4 * (1 + exact)).all()
-  assert place < 2 or exact.max() > REACH
+  assert place < 2 or exact.max() > LAPLACE_REACH
 
 
 def test_dither_is_independent_of_the_noise():

@@ -179,6 +179,11 @@ def test_a_file_of_ids(tmp_path):
   path = tmp_path / 'items.txt'
   path.write_text('item_id\n7\n\n 9 \nfoo bar\n')
   assert formats.read_ids(path, 'item').tolist() == ['7', '9', 'foo bar']
+  path.write_text('movie1\nmovie2\n')  # no header, though it begins like one
+  assert formats.read_ids(path, 'item').tolist() == ['movie1', 'movie2']
+  path.write_bytes(b'\xef\xbb\xbf')
+  with pytest.raises(DataError, match='has no item ids'):
+    formats.read_ids(path, 'item')
   path.write_text('7\n9\n7\n')
   with pytest.raises(
     DataError, match=r'items.txt, line 3: item 7 is in line 1'

@@ -97,6 +97,33 @@ def test_neither_small_nor_large_factors_lose_precision(size):
   np.testing.assert_allclose(found, wanted, atol=2e-4)
 
 
+@pytest.mark.parametrize(('times', 'most'), [(10, 2e-4), (100, 2e-3)])
+def test_an_item_that_nobody_rated_hardly_matters(times, most):
+  rng = np.random.default_rng(8)
+  table = drawn(rng, num_rows=60, num_columns=400, rank=10, chance=0.2)
+  table[-1][0] *= times
+  keep = table[1] != 0
+  table = *(part[keep] for part in table[:3]), *table[3:]
+  found = fitted(table, 3.0, np.ones(10))
+  wanted = oracle(*table, 3.0, np.ones(10))
+  error = np.linalg.norm(found - wanted, axis=1) / np.linalg.norm(
+    wanted, axis=1
+  )
+  assert error.max() < most
+
+
+def test_sums_of_long_rows_are_not_biased():
+  """Of a million ratings a millionth is lost, and not a part of each slice."""
+  count = 1_000_000
+  rng = np.random.default_rng(9)
+  factors = rng.normal(size=(count, 1)).astype(np.float32)
+  value = (3 + factors[:, 0] * 0.1).astype(np.float32)
+  table = np.zeros(count, int), np.arange(count), value
+  table = *table, np.zeros((1, 1), np.float32), factors
+  found = fitted(table, 3.0, np.ones(1), slices=64)
+  np.testing.assert_allclose(found, 0.1, atol=2e-5)
+
+
 def test_rows_of_any_length_are_summed_without_overflow():
   """The longest would pass 2^31 if no bits were dropped."""
   rng = np.random.default_rng(6)

@@ -166,8 +166,9 @@ def read_ids(path: str | os.PathLike[str], role: str) -> np.ndarray:
   """
   path = pathlib.Path(path)
   text = tokens.decode(read_bytes(path), str(path)).decode('utf-8')
-  lines = [line.strip() for line in text.splitlines()]
-  if _role(lines[0]) == role:
+  lines = [line.strip() for line in text.split('\n')]
+  # Without digits: movie1 is an id.
+  if _role(lines[0]) == role and not re.search(r'\d', lines[0]):
     lines[0] = ''
   seen: dict[str, int] = {}
   for number, line in enumerate(lines, 1):
