@@ -100,7 +100,7 @@ def test_laplace_is_near_the_exact_value_for_its_bits():
 
 @pytest.mark.parametrize('place', [0, 1, 2])
 def test_sizes_have_96_bits(monkeypatch, place):
-  """Without the last of three words they would end at 45, short of LAPLACE_REACH.
+  """Without the last of three words they would end at 45, before the reach.
 
   One draw in 2^64 shows that, so words are given: 0 before `place`, and of
   all lengths there.
