@@ -123,15 +123,13 @@ def _products(rows: Rows, factors: Array, offset) -> tuple[Array, Array, Array]:
     whole = jnp.where(chunk.mask[..., None], jnp.round(both * 4.0**_LIMB), 0.0)
     high = jnp.round(whole * 2.0**-_LIMB)
     low = whole - high * 2.0**_LIMB
-
-    def products(a, b):
-      sums = jnp.einsum('sla,slb->sab', a, b, precision='highest')
-      return sums.astype(jnp.int32)
-
-    cross = products(high, low)
-    cross = cross + cross.swapaxes(1, 2) + _shifted(products(low, low), _LIMB)
-    sums = products(high, high) << _MORE
-    sums = sums + _shifted(cross, _LIMB - _MORE)
+    # One product of all limbs: three of less would take twice the time.
+    limbs = jnp.concatenate([high, low], axis=-1)
+    sums = jnp.einsum('sla,slb->sab', limbs, limbs, precision='highest')
+    sums, n = sums.astype(jnp.int32), rank + 1
+    cross = sums[:, :n, n:] + sums[:, n:, :n]
+    cross = cross + _shifted(sums[:, n:, n:], _LIMB)
+    sums = (sums[:, :n, :n] << _MORE) + _shifted(cross, _LIMB - _MORE)
     return _shifted(sums, shift[:, None, None])
 
   sums = sum_over_slices(
