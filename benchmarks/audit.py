@@ -24,7 +24,7 @@ from dpmf_jax import accounting, auditing
 from dpmf_jax.auditing import bounds, cases, pairs, planted, sampling
 from dpmf_jax.auditing.distinguishing import CONFIDENCE, RUNS, measure
 from dpmf_jax.auditing.statistics import Block
-from dpmf_jax.sharding import device_mesh
+from dpmf_jax.rows import device_mesh
 from dpmf_jax.training import fit
 from launch import cli
 

@@ -26,12 +26,12 @@ import numpy as np
 import tqdm
 from absl import flags
 
-from dpmf_jax import metrics
-from dpmf_jax.data import catalog
-from dpmf_jax.data.splits import random_split
-from dpmf_jax.sharding import device_mesh, training_data
+from dpmf_jax.evaluation import metrics
+from dpmf_jax.plans.choice import choice
+from dpmf_jax.ratings import catalog
+from dpmf_jax.ratings.splits import random_split
+from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems import SYSTEMS
-from dpmf_jax.systems.choice import choice
 from dpmf_jax.training import fit
 from dpmf_jax.types import System, Unit
 from launch import cli

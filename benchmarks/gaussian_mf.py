@@ -22,12 +22,13 @@ import numpy as np
 from absl import app, flags
 from tqdm import tqdm
 
-from dpmf_jax import accounting, metrics
-from dpmf_jax.data import catalog
-from dpmf_jax.data.splits import random_split
-from dpmf_jax.sharding import device_mesh, training_data
+from dpmf_jax import accounting
+from dpmf_jax.evaluation import metrics
+from dpmf_jax.plans.gaussian_mf import PAPER, GaussianMFConfig
+from dpmf_jax.ratings import catalog
+from dpmf_jax.ratings.splits import random_split
+from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems.gaussian_mf import gaussian_mf
-from dpmf_jax.systems.gaussian_mf_config import PAPER, GaussianMFConfig
 from dpmf_jax.training import fit
 
 _DATA_DIR = flags.DEFINE_string('data_dir', None, 'Where the data sets are.')

@@ -18,12 +18,12 @@ import numpy as np
 import tqdm
 from absl import flags
 
-from dpmf_jax import metrics
-from dpmf_jax.data import catalog
-from dpmf_jax.data.splits import random_split
-from dpmf_jax.sharding import training_data
+from dpmf_jax.evaluation import metrics
+from dpmf_jax.plans.local_mf import LocalMFConfig, traffic
+from dpmf_jax.ratings import catalog
+from dpmf_jax.ratings.splits import random_split
+from dpmf_jax.rows import training_data
 from dpmf_jax.systems.local_mf import local_mf
-from dpmf_jax.systems.local_mf_config import LocalMFConfig, traffic
 from dpmf_jax.training import fit
 from launch import cli
 

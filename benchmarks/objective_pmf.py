@@ -22,11 +22,12 @@ import numpy as np
 import tqdm
 from absl import flags
 
-from dpmf_jax import accounting, metrics, plots
-from dpmf_jax.data import catalog
-from dpmf_jax.data.specification import fraction_levels, from_fractions
-from dpmf_jax.data.splits import random_split
-from dpmf_jax.sharding import device_mesh, training_data
+from dpmf_jax import accounting
+from dpmf_jax.evaluation import metrics, plots
+from dpmf_jax.ratings import catalog
+from dpmf_jax.ratings.specification import fraction_levels, from_fractions
+from dpmf_jax.ratings.splits import random_split
+from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems import SYSTEMS
 from dpmf_jax.training import fit
 from launch import cli

@@ -25,10 +25,10 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from dpmf_jax import metrics, ranking
-from dpmf_jax.data import attributes, catalog
-from dpmf_jax.data.splits import leave_one_out, random_split
-from dpmf_jax.sharding import device_mesh, training_data
+from dpmf_jax.evaluation import metrics, ranking
+from dpmf_jax.ratings import attributes, catalog
+from dpmf_jax.ratings.splits import leave_one_out, random_split
+from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems import SYSTEMS
 from dpmf_jax.training import fit
 from dpmf_jax.types import Factors, Release

@@ -28,12 +28,13 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from dpmf_jax import folding, ranking, serving
-from dpmf_jax.data import catalog
-from dpmf_jax.data.ratings import DataError, Ratings
-from dpmf_jax.data.splits import random_split
-from dpmf_jax.data.synthetic import synthetic
-from dpmf_jax.sharding import training_data
+from dpmf_jax.evaluation import ranking
+from dpmf_jax.ratings import catalog
+from dpmf_jax.ratings.splits import random_split
+from dpmf_jax.ratings.synthetic import synthetic
+from dpmf_jax.ratings.table import DataError, Ratings
+from dpmf_jax.rows import training_data
+from dpmf_jax.serving import folding, models
 from dpmf_jax.systems import SYSTEMS
 from dpmf_jax.training import fit
 from dpmf_jax.types import Factors, Fit, Release
@@ -83,9 +84,9 @@ def speed() -> dict[str, float]:
   side = lambda size: rng.normal(size=(size, RANK)).astype(np.float32) / 4
   factors = Factors(side(train.num_users), side(train.num_items))
   release = Release(factors, jnp.float32(3.5))
-  model = serving.model_from_release(release, train, fit=FIT)
+  model = models.model_from_release(release, train, fit=FIT)
   contenders: dict[str, Callable[[], Any]] = {
-    'recommend': lambda: serving.recommend(model, k=K),
+    'recommend': lambda: models.recommend(model, k=K),
     'recommend: NumPy, argpartition': lambda: numpy_lists(model),
     'fold in': lambda: folding.fold_in(model, train).user_factors,
     'fold in: NumPy, user by user': lambda: numpy_users(train, factors.item),
@@ -124,7 +125,7 @@ def _check(results: dict[str, Any]) -> None:
   )
 
 
-def numpy_lists(model: serving.Model) -> list[tuple[Any, Any]]:
+def numpy_lists(model: models.Model) -> list[tuple[Any, Any]]:
   """(user, item) of the best items, in order."""
   assert model.user_factors is not None
   assert model.seen is not None
@@ -158,8 +159,8 @@ def numpy_users(train: Ratings, item: np.ndarray) -> np.ndarray:
 def numpy_recall(release: Release, train: Ratings, test: Ratings) -> float:
   """Recall@k alone, from sorted scores."""
   user, item = release.factors
-  seen = serving.seen_matrix(train.user, train.item, (len(user), len(item)))
-  held = serving.seen_matrix(test.user, test.item, (len(user), len(item)))
+  seen = models.seen_matrix(train.user, train.item, (len(user), len(item)))
+  held = models.seen_matrix(test.user, test.item, (len(user), len(item)))
   shares = []
   for start in range(0, len(user), BLOCK):
     block = slice(start, start + BLOCK)
@@ -207,10 +208,10 @@ def quality() -> dict[str, float]:
 
 def folded(release, train, own) -> np.ndarray:
   """Users' rows from what is released and their own ratings."""
-  known = release.fit or serving.fit_of_released_users(
+  known = release.fit or models.fit_of_released_users(
     np.asarray(release.factors.user)[np.unique(train.user)]
   )
-  model = serving.model_from_release(release, train, fit=known)
+  model = models.model_from_release(release, train, fit=known)
   return np.asarray(folding.fold_in(model, own).user_factors)
 
 

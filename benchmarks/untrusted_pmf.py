@@ -18,12 +18,12 @@ import jax
 import numpy as np
 from absl import flags
 
-from dpmf_jax import metrics
-from dpmf_jax.data import catalog
-from dpmf_jax.data.splits import random_split
-from dpmf_jax.sharding import training_data
+from dpmf_jax.evaluation import metrics
+from dpmf_jax.federated.untrusted_protocol import communication
+from dpmf_jax.ratings import catalog
+from dpmf_jax.ratings.splits import random_split
+from dpmf_jax.rows import training_data
 from dpmf_jax.systems import SYSTEMS
-from dpmf_jax.systems.untrusted_protocol import communication
 from dpmf_jax.training import fit
 from launch import cli
 

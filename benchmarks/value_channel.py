@@ -25,13 +25,14 @@ import numpy as np
 import tqdm
 from absl import flags
 
-from dpmf_jax import plots
 from dpmf_jax.auditing import value_channel
-from dpmf_jax.data import catalog
-from dpmf_jax.sharding import training_data
-from dpmf_jax.systems import sdcf, sdmf
-from dpmf_jax.systems.client_blocks import Own
-from dpmf_jax.systems.sdmf_config import SDMFConfig
+from dpmf_jax.evaluation import plots
+from dpmf_jax.plans.sdmf import SDMFConfig
+from dpmf_jax.ratings import catalog
+from dpmf_jax.rows import training_data
+from dpmf_jax.systems.sdcf import rounds as sdcf
+from dpmf_jax.systems.sdcf import sdmf
+from dpmf_jax.systems.sdcf.client_blocks import Own
 from launch import cli
 
 _DATASET = flags.DEFINE_string('dataset', 'ml-100k', 'Which.')

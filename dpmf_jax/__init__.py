@@ -11,33 +11,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
   from dpmf_jax.accounting import epsilon as epsilon
-  from dpmf_jax.data.catalog import load as load
-  from dpmf_jax.data.formats import read as read
-  from dpmf_jax.data.ratings import Ratings as Ratings
-  from dpmf_jax.data.ratings import from_arrays as from_arrays
-  from dpmf_jax.data.ratings import from_csr as from_csr
-  from dpmf_jax.data.ratings import from_dataframe as from_dataframe
-  from dpmf_jax.data.ratings import with_public_ids as with_public_ids
-  from dpmf_jax.data.rows import Data as Data
-  from dpmf_jax.data.splits import random_split as random_split
-  from dpmf_jax.data.synthetic import synthetic as synthetic
-  from dpmf_jax.folding import fold_in as fold_in
-  from dpmf_jax.metrics import baselines as baselines
-  from dpmf_jax.metrics import rmse as rmse
-  from dpmf_jax.ranking import ranking_metrics as ranking_metrics
-  from dpmf_jax.serving import Model as Model
-  from dpmf_jax.serving import load_model as load_model
-  from dpmf_jax.serving import recommend as recommend
-  from dpmf_jax.serving import similar_items as similar_items
-  from dpmf_jax.sharding import training_data as training_data
+  from dpmf_jax.evaluation.metrics import baselines as baselines
+  from dpmf_jax.evaluation.metrics import rmse as rmse
+  from dpmf_jax.evaluation.ranking import ranking_metrics as ranking_metrics
+  from dpmf_jax.plans.dpals import DPALSConfig as DPALSConfig
+  from dpmf_jax.plans.gaussian_mf import GaussianMFConfig as GaussianMFConfig
+  from dpmf_jax.ratings.catalog import load as load
+  from dpmf_jax.ratings.formats import read as read
+  from dpmf_jax.ratings.splits import random_split as random_split
+  from dpmf_jax.ratings.synthetic import synthetic as synthetic
+  from dpmf_jax.ratings.table import Ratings as Ratings
+  from dpmf_jax.ratings.table import from_arrays as from_arrays
+  from dpmf_jax.ratings.table import from_csr as from_csr
+  from dpmf_jax.ratings.table import from_dataframe as from_dataframe
+  from dpmf_jax.ratings.table import with_public_ids as with_public_ids
+  from dpmf_jax.rows import Data as Data
+  from dpmf_jax.rows import training_data as training_data
+  from dpmf_jax.serving.folding import fold_in as fold_in
+  from dpmf_jax.serving.models import Model as Model
+  from dpmf_jax.serving.models import load_model as load_model
+  from dpmf_jax.serving.models import recommend as recommend
+  from dpmf_jax.serving.models import similar_items as similar_items
   from dpmf_jax.systems.als import ALSConfig as ALSConfig
   from dpmf_jax.systems.als import als as als
   from dpmf_jax.systems.dpals import dpals as dpals
-  from dpmf_jax.systems.dpals_config import DPALSConfig as DPALSConfig
   from dpmf_jax.systems.gaussian_mf import gaussian_mf as gaussian_mf
-  from dpmf_jax.systems.gaussian_mf_config import (
-    GaussianMFConfig as GaussianMFConfig,
-  )
   from dpmf_jax.systems.nonprivate import NonprivateConfig as NonprivateConfig
   from dpmf_jax.systems.nonprivate import nonprivate as nonprivate
   from dpmf_jax.training import fit as fit
@@ -48,33 +46,33 @@ __version__ = '0.1.0'
 _MODULES = {
   'als': 'dpmf_jax.systems.als',
   'ALSConfig': 'dpmf_jax.systems.als',
-  'baselines': 'dpmf_jax.metrics',
-  'Data': 'dpmf_jax.data.rows',
+  'baselines': 'dpmf_jax.evaluation.metrics',
+  'Data': 'dpmf_jax.rows',
   'dpals': 'dpmf_jax.systems.dpals',
-  'DPALSConfig': 'dpmf_jax.systems.dpals_config',
+  'DPALSConfig': 'dpmf_jax.plans.dpals',
   'epsilon': 'dpmf_jax.accounting',
   'fit': 'dpmf_jax.training',
-  'fold_in': 'dpmf_jax.folding',
-  'from_arrays': 'dpmf_jax.data.ratings',
-  'from_csr': 'dpmf_jax.data.ratings',
-  'from_dataframe': 'dpmf_jax.data.ratings',
+  'fold_in': 'dpmf_jax.serving.folding',
+  'from_arrays': 'dpmf_jax.ratings.table',
+  'from_csr': 'dpmf_jax.ratings.table',
+  'from_dataframe': 'dpmf_jax.ratings.table',
   'gaussian_mf': 'dpmf_jax.systems.gaussian_mf',
-  'GaussianMFConfig': 'dpmf_jax.systems.gaussian_mf_config',
-  'load': 'dpmf_jax.data.catalog',
-  'load_model': 'dpmf_jax.serving',
-  'Model': 'dpmf_jax.serving',
+  'GaussianMFConfig': 'dpmf_jax.plans.gaussian_mf',
+  'load': 'dpmf_jax.ratings.catalog',
+  'load_model': 'dpmf_jax.serving.models',
+  'Model': 'dpmf_jax.serving.models',
   'nonprivate': 'dpmf_jax.systems.nonprivate',
   'NonprivateConfig': 'dpmf_jax.systems.nonprivate',
-  'random_split': 'dpmf_jax.data.splits',
-  'ranking_metrics': 'dpmf_jax.ranking',
-  'Ratings': 'dpmf_jax.data.ratings',
-  'read': 'dpmf_jax.data.formats',
-  'recommend': 'dpmf_jax.serving',
-  'rmse': 'dpmf_jax.metrics',
-  'similar_items': 'dpmf_jax.serving',
-  'synthetic': 'dpmf_jax.data.synthetic',
-  'training_data': 'dpmf_jax.sharding',
-  'with_public_ids': 'dpmf_jax.data.ratings',
+  'random_split': 'dpmf_jax.ratings.splits',
+  'ranking_metrics': 'dpmf_jax.evaluation.ranking',
+  'Ratings': 'dpmf_jax.ratings.table',
+  'read': 'dpmf_jax.ratings.formats',
+  'recommend': 'dpmf_jax.serving.models',
+  'rmse': 'dpmf_jax.evaluation.metrics',
+  'similar_items': 'dpmf_jax.serving.models',
+  'synthetic': 'dpmf_jax.ratings.synthetic',
+  'training_data': 'dpmf_jax.rows',
+  'with_public_ids': 'dpmf_jax.ratings.table',
 }
 
 __all__ = list(_MODULES)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -30,11 +30,12 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from dpmf_jax import accounting, files, serving
-from dpmf_jax.certificate import GENERATOR, validate, versions
-from dpmf_jax.data.ratings import Ratings
-from dpmf_jax.data.rows import Data, Rows
-from dpmf_jax.metrics import rmse
+from dpmf_jax import accounting, files
+from dpmf_jax.certificates import GENERATOR, validate, versions
+from dpmf_jax.evaluation.metrics import rmse
+from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.rows import Data, Rows
+from dpmf_jax.serving import models
 from dpmf_jax.training import Report
 from dpmf_jax.types import Guarantee, Release, System
 
@@ -112,7 +113,7 @@ def prepare(folder: str | Path, *, overwrite: bool = False) -> Path:
         'published, its epsilon and that of this run add up',
         stacklevel=2,
       )
-    for name in (*OUTPUTS, _SEEN, _UNRELEASED, serving.USERS):
+    for name in (*OUTPUTS, _SEEN, _UNRELEASED, models.USERS):
       (folder / name).unlink(missing_ok=True)
     _drop_checkpoints(folder)
   private = folder / 'private'
@@ -334,12 +335,12 @@ def write_model(
     rest['factors/user'] = rest['factors/user'][: len(train.user_ids)]
   if rest:
     files.save_tree(folder / _UNRELEASED, rest, mode=0o600)
-  files.save_tree(folder / _SEEN, serving.seen_leaves(train), mode=0o600)
-  ids = serving.ids_json(train)
+  files.save_tree(folder / _SEEN, models.seen_leaves(train), mode=0o600)
+  ids = models.ids_json(train)
   if 'user ids' in system.guarantee.secret:
     # Where whole users are protected, the list of them would tell.
     users = {'users': ids.pop('users')}
-    files.write_json(folder / serving.USERS, users, mode=0o600)
+    files.write_json(folder / models.USERS, users, mode=0o600)
   files.write_json(folder / 'ids.json', ids)
   files.save_tree(folder / 'model.safetensors', release)
   return model

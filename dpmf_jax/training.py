@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dpmf_jax.data.rows import Data
-from dpmf_jax.sharding import put_replicated
+from dpmf_jax.rows import Data, put_replicated
 from dpmf_jax.types import System
 
 

@@ -367,7 +367,7 @@ def _flat(answer: dict[str, Any]) -> dict[str, Any]:
 
 def draw(path: str, system: str, answer: Answer) -> None:
   """Writes epsilon against steps as a picture, for the noise of the answer."""
-  from dpmf_jax import plots
+  from dpmf_jax.evaluation import plots
 
   event, delta = answer.event, answer.values['delta']
   exact = isinstance(event, accounting.Gaussian)
@@ -409,9 +409,10 @@ def show_certificate() -> None:
   _refuse('--certificate', _LEDGER)
   if _DELTA.present:
     raise ValueError('--delta is not for --certificate: it has its own')
-  from dpmf_jax import certificate, files, rendering
+  from dpmf_jax import certificates, files
+  from dpmf_jax.certificates import rendering
 
-  document = certificate.read(_CERTIFICATE.value or '')
+  document = certificates.read(_CERTIFICATE.value or '')
   for flag, render in (
     (_HTML, rendering.html),
     (_MARKDOWN, rendering.markdown),

@@ -93,7 +93,7 @@ def sound_gaussian_mf(
   refuse to train with.
   """
   # Here and not above: JAX takes a second, and no other answer needs it.
-  from dpmf_jax.systems import gaussian_mf_config as system
+  from dpmf_jax.plans import gaussian_mf as system
 
   if given == 'sigma':
     if not value > 0:

@@ -28,7 +28,7 @@ def settings(
   """
   if not _ATTRIBUTES.value:
     return {}
-  from dpmf_jax.data import attributes, catalog
+  from dpmf_jax.ratings import attributes, catalog
 
   if 'attributes' not in fields:
     raise ValueError('--attributes is for --system=sdfm alone')

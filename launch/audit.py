@@ -144,7 +144,7 @@ def _pair_findings(key, chosen) -> Iterator[Any]:
   import tqdm
 
   from dpmf_jax import auditing
-  from dpmf_jax.sharding import device_mesh
+  from dpmf_jax.rows import device_mesh
 
   runs = _RUNS.value or RUNS[_MODE.value]
   attacked = [t for case in chosen for t in auditing.targets(*case)]
@@ -167,8 +167,8 @@ def _canary_findings(key, chosen, number: int) -> Iterator[Any]:
   import tqdm
 
   from dpmf_jax import auditing
-  from dpmf_jax.data import catalog
-  from dpmf_jax.sharding import device_mesh
+  from dpmf_jax.ratings import catalog
+  from dpmf_jax.rows import device_mesh
   from dpmf_jax.systems import SYSTEMS
 
   ratings = catalog.load(_DATASET.value, data_dir=_DATA_DIR.value)
@@ -201,7 +201,7 @@ def _searched_findings(key, chosen, seconds: float) -> Iterator[Any]:
 
   from dpmf_jax import auditing
   from dpmf_jax.auditing import cases, found, search
-  from dpmf_jax.sharding import device_mesh
+  from dpmf_jax.rows import device_mesh
 
   mesh = device_mesh(_DEVICES.value)
   for number, (name, variant) in enumerate(chosen):

@@ -33,7 +33,7 @@ SYSTEM = flags.DEFINE_enum(
   ],
   'What to train. auto: what is best for this --unit and --epsilon and so many '
   'users and items, and how, by a rule that looks at no rating '
-  '(systems/choice.py). personalized_pmf needs a specification of each '
+  '(plans/choice.py). personalized_pmf needs a specification of each '
   "rating's epsilon; dpals protects whole users; local_mf needs no trusted "
   'curator (sdmf, sdbpr and sdfm with --variant=sound are that); als and '
   'nonprivate are baselines without any guarantee.',
@@ -276,7 +276,7 @@ def chosen(
 
 def _named(ratings) -> tuple[str, dict[str, Any]]:
   """The system's name, and for --system=auto its settings."""
-  from dpmf_jax.systems.choice import choice
+  from dpmf_jax.plans.choice import choice
 
   if SYSTEM.value != 'auto':
     return SYSTEM.value, {}

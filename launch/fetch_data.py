@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from dpmf_jax.data import catalog
+from dpmf_jax.ratings import catalog
 from launch import cli
 
 _DATASET = flags.DEFINE_enum(

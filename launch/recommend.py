@@ -71,11 +71,11 @@ def _columns(rows: list[Any], titles: bool) -> dict[str, Any]:
 
 def _found(model) -> list[Any]:
   """What the flags ask for."""
-  from dpmf_jax import folding, serving
-  from dpmf_jax.data import formats
+  from dpmf_jax.ratings import formats
+  from dpmf_jax.serving import folding, models
 
   if _SIMILAR_TO.value is not None:
-    return serving.similar_items(model, _wanted(_SIMILAR_TO.value), _K.value)
+    return models.similar_items(model, _wanted(_SIMILAR_TO.value), _K.value)
   users = None
   if _RATINGS.value is not None:
     ratings = formats.read(
@@ -84,7 +84,7 @@ def _found(model) -> list[Any]:
     model = folding.fold_in(model, ratings)
   else:
     users = _wanted(_USERS.value)
-  return serving.recommend(
+  return models.recommend(
     model, users, _K.value, filter_seen=_FILTER_SEEN.value
   )
 
@@ -96,8 +96,8 @@ def _wanted(ids: list[str] | None) -> list[str] | None:
 
 def main(argv) -> None:
   del argv
-  from dpmf_jax import serving
-  from dpmf_jax.data import writing
+  from dpmf_jax.ratings import writing
+  from dpmf_jax.serving import models
 
   given = [flag.value is not None for flag in (_USERS, _RATINGS, _SIMILAR_TO)]
   if sum(given) != 1:
@@ -108,7 +108,7 @@ def main(argv) -> None:
   path = Path(_OUTPUT.value) if _OUTPUT.value else None
   if path is not None:
     writing.check_suffix(path)
-  model = serving.load_model(_MODEL.value)
+  model = models.load_model(_MODEL.value)
   found = _found(model)
   if not model.covered and (_USERS.value or not model.items_released):
     print(

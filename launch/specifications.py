@@ -10,8 +10,8 @@ import numpy as np
 from absl import flags
 
 if TYPE_CHECKING:  # --help should not wait for it
-  from dpmf_jax.data.ratings import Ratings
-  from dpmf_jax.data.specification import Levels
+  from dpmf_jax.ratings.specification import Levels
+  from dpmf_jax.ratings.table import Ratings
 
 _COLUMN = flags.DEFINE_string(
   'epsilon_column',
@@ -137,7 +137,7 @@ def _rule() -> Any:
 
 def levels() -> Levels | None:
   """The public distribution of epsilons; None where only ratings have them."""
-  from dpmf_jax.data import specification
+  from dpmf_jax.ratings import specification
 
   if _FILE.value is not None:
     return specification.user_file_levels(_FILE.value)
@@ -166,7 +166,7 @@ def threshold(*, method: Literal['weights', 'sampling']) -> float | None:
 
 def summary(epsilons: np.ndarray) -> dict[str, Any]:
   """Of the epsilons that training ratings have: for the curator only."""
-  from dpmf_jax.data import specification
+  from dpmf_jax.ratings import specification
 
   values, counts = np.unique(epsilons, return_counts=True)
   share = counts / counts.sum()
@@ -183,7 +183,7 @@ def attach(ratings: Ratings, *, path: str | None, format: str) -> Ratings:
     path: the file that they are from, or None.
     format: of that file.
   """
-  from dpmf_jax.data import specification
+  from dpmf_jax.ratings import specification
 
   if _COLUMN.value is not None:
     assert path is not None  # see `check`

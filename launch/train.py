@@ -169,7 +169,7 @@ def _features(entry, ratings) -> tuple[Any, ...]:
     raise ValueError(
       f'--system={choices.SYSTEM.value} takes no --user_features'
     )
-  from dpmf_jax.data.features import read_user_features
+  from dpmf_jax.ratings.features import read_user_features
 
   return (read_user_features(ratings, path),)
 
@@ -190,7 +190,7 @@ def _cutoffs() -> list[int]:
 
 def _load():
   """The ratings that the flags name."""
-  from dpmf_jax.data import catalog, formats
+  from dpmf_jax.ratings import catalog, formats
 
   dataset, path = _DATASET.value, _RATINGS.value
   if dataset is not None and path is None:
@@ -208,8 +208,8 @@ def _load():
 
 def _with_public_ids(ratings):
   """`ratings` in the lists that the flags name."""
-  from dpmf_jax.data import formats
-  from dpmf_jax.data.ratings import with_public_ids
+  from dpmf_jax.ratings import formats
+  from dpmf_jax.ratings.table import with_public_ids
 
   listed = lambda path, role: path and formats.read_ids(path, role)
   return with_public_ids(
@@ -293,18 +293,12 @@ def _train() -> None:
   # One device per core: a chunk of ratings is summed on each.
   jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
 
-  from dpmf_jax import (
-    certificate,
-    files,
-    metrics,
-    plots,
-    ranking,
-    runs,
-    wording,
-  )
+  from dpmf_jax import certificates, files, runs
   from dpmf_jax.accounting import ledger
-  from dpmf_jax.data.splits import random_split
-  from dpmf_jax.sharding import device_mesh, training_data
+  from dpmf_jax.certificates import wording
+  from dpmf_jax.evaluation import metrics, plots, ranking
+  from dpmf_jax.ratings.splits import random_split
+  from dpmf_jax.rows import device_mesh, training_data
   from dpmf_jax.training import fit
 
   fraction = _TEST_FRACTION.value
@@ -345,7 +339,7 @@ def _train() -> None:
   data = training_data(train, mesh=mesh)
   test_rows = None if test is None else training_data(test, mesh=mesh).by_user
 
-  lists = certificate.id_lists(ratings, system.guarantee)
+  lists = certificates.id_lists(ratings, system.guarantee)
   public = {
     'dataset': ratings.name,
     'num_items': ratings.num_items,
@@ -403,7 +397,7 @@ def _train() -> None:
   }
   own = entry.personal
   rank = features[0].shape[1] if features else 1
-  document = certificate.certificate(
+  document = certificates.certificate(
     system.guarantee,
     system=name,
     config=config,
@@ -478,7 +472,7 @@ def _train() -> None:
   print(f'  RMSE {report["train_rmse"]:.4f}  this model, training ratings\n')
   if 'ranking' in report:
     print(f'{ranking.text(report["ranking"])}\n')
-  print(certificate.text(document))
+  print(certificates.text(document))
   if _LEDGER.value is not None:
     print(f'\n{ledger.summary(_LEDGER.value)}')
   print(f'\nwritten to {folder}/: {", ".join(runs.OUTPUTS)}, private/')

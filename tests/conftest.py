@@ -102,6 +102,6 @@ def launch_killed():
 @pytest.fixture(scope='session')
 def small_ratings():
   """Synthetic ratings: 60 users, 40 items, 700 ratings, scale 1..5."""
-  from dpmf_jax.data.synthetic import synthetic
+  from dpmf_jax.ratings.synthetic import synthetic
 
   return synthetic(num_users=60, num_items=40, num_ratings=700, rank=3, seed=1)

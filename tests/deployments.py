@@ -8,7 +8,6 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from dpmf_jax.data.synthetic import synthetic
 from dpmf_jax.federated import (
   boxes,
   folders,
@@ -22,8 +21,9 @@ from dpmf_jax.federated import (
 )
 from dpmf_jax.federated.journal import journal, read_log, read_transcript
 from dpmf_jax.federated.plan import AGGREGATOR, Node, Plan, new_run
-from dpmf_jax.sharding import training_data
-from dpmf_jax.systems import untrusted_sums
+from dpmf_jax.ratings.synthetic import synthetic
+from dpmf_jax.rows import training_data
+from dpmf_jax.systems.untrusted import sums as untrusted_sums
 
 USERS, ITEMS, ROUNDS, SEED = 36, 24, 3, 5
 SIZES = (18, 18)  # of nodes; the simulator has blocks of 16

@@ -11,7 +11,7 @@ import time
 import numpy as np
 from absl import flags
 
-from dpmf_jax import messages
+from dpmf_jax.federated import messages
 from launch import cli
 from launch.federated import worker
 

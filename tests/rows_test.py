@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmf_jax.data.rows import data_rows, rounded_down, rows
-from dpmf_jax.sharding import device_mesh, put_rows, training_data
+from dpmf_jax.rows import (
+  data_rows,
+  device_mesh,
+  put_rows,
+  rounded_down,
+  rows,
+  training_data,
+)
 
 
 def entries(layout):
@@ -112,7 +118,7 @@ def test_rounding_down_is_the_next_below(value):
 
 
 def test_device_layout_takes_at_most_30_bytes_per_rating():
-  from dpmf_jax.data.synthetic import synthetic
+  from dpmf_jax.ratings.synthetic import synthetic
 
   ratings = synthetic(num_users=600, num_items=370, num_ratings=60_000, seed=0)
   data = training_data(ratings)

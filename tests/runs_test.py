@@ -6,10 +6,10 @@ import random
 import jax
 import numpy as np
 import pytest
-from certificate_test import make
+from certified import make
 
 from dpmf_jax import files, runs
-from dpmf_jax.sharding import training_data
+from dpmf_jax.rows import training_data
 from dpmf_jax.training import Report
 
 SETTINGS = {'rank': 4}

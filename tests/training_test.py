@@ -2,9 +2,9 @@ import jax
 import numpy as np
 import pytest
 
-from dpmf_jax.sharding import device_mesh, training_data
+from dpmf_jax.plans.gaussian_mf import GaussianMFConfig
+from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems.gaussian_mf import gaussian_mf
-from dpmf_jax.systems.gaussian_mf_config import GaussianMFConfig
 from dpmf_jax.training import fit
 
 

@@ -29,9 +29,9 @@ from dpmf_jax.auditing.distinguishing import (
 )
 from dpmf_jax.auditing.pairs import Pair, library_pairs
 from dpmf_jax.auditing.sampling import Start, sampler, tiny_data
-from dpmf_jax.data.ratings import Ratings
-from dpmf_jax.data.specification import with_epsilon
-from dpmf_jax.sharding import training_data
+from dpmf_jax.ratings.specification import with_epsilon
+from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.rows import training_data
 from dpmf_jax.training import fit
 from dpmf_jax.types import Guarantee, System
 

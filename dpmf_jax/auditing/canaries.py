@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from jax_privacy import auditing
 
-from dpmf_jax.data.ratings import Ratings
+from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.types import Relation, Release, Unit
 
 # Parts of the canaries that are guessed; fixed before the run, and each has

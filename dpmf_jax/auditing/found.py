@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from dpmf_jax.auditing.pairs import Pair, neighbours
 from dpmf_jax.auditing.sampling import Start
-from dpmf_jax.data.ratings import Ratings
 from dpmf_jax.files import read_json, write_json
+from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.systems import SYSTEMS
 
 FILE = pathlib.Path(__file__).with_name('found.json')

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmf_jax.data.ratings import Ratings
+from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.types import Relation, Unit
 
 Row = tuple[int, int, float]  # user, item, rating

@@ -14,14 +14,14 @@ from dpmf_jax.auditing import Target
 from dpmf_jax.auditing.pairs import library_pairs
 from dpmf_jax.kernels import lattice
 from dpmf_jax.mechanisms import noise
-from dpmf_jax.systems import gaussian_mf
-from dpmf_jax.systems.gaussian_mf_config import (
+from dpmf_jax.plans.gaussian_mf import (
   GaussianMFConfig,
   event,
   guarantee,
   sensitivity,
 )
-from dpmf_jax.systems.settings import SGD
+from dpmf_jax.systems import gaussian_mf
+from dpmf_jax.systems.optimizers import SGD
 from dpmf_jax.types import Relation, System
 
 

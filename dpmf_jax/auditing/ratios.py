@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from dpmf_jax.auditing.statistics import Score
-from dpmf_jax.data.rows import Data
+from dpmf_jax.rows import Data
 from dpmf_jax.systems import gaussian_mf
 from dpmf_jax.types import System
 

@@ -21,9 +21,8 @@ from jax.sharding import PartitionSpec as Spec
 from dpmf_jax import training
 from dpmf_jax.auditing.ratios import log_ratio
 from dpmf_jax.auditing.statistics import Block, Blocks, Score
-from dpmf_jax.data.ratings import Ratings
-from dpmf_jax.data.rows import Data
-from dpmf_jax.sharding import AXIS, training_data
+from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.rows import AXIS, Data, training_data
 from dpmf_jax.types import Factors, Release, System
 
 Start = Literal['random', 'known', 'aligned']

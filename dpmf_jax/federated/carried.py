@@ -13,15 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from dpmf_jax import messages
-from dpmf_jax.federated import boxes, intake
+from dpmf_jax.federated import boxes, intake, messages
 from dpmf_jax.federated.intake import RejectedError, Shape
 from dpmf_jax.federated.journal import Journal
+from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.federated.plan import AGGREGATOR, RECOMMENDER, Plan
 from dpmf_jax.federated.rounds import Exchange, gathered
 from dpmf_jax.mechanisms import secure_sum
 from dpmf_jax.mechanisms.secure_sum import Aggregate
-from dpmf_jax.messages import Kind, Message
 
 KEY_FILE = 'box.key'
 

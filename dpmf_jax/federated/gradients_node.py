@@ -27,18 +27,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpmf_jax.data.rows import Rows, rows
-from dpmf_jax.federated import carried, folders, intake
+from dpmf_jax.federated import carried, folders, intake, untrusted_protocol
 from dpmf_jax.federated.folders import Leaves
 from dpmf_jax.federated.intake import RejectedError, Shape
 from dpmf_jax.federated.journal import Journal
+from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.federated.plan import RECOMMENDER, Plan, Turn
 from dpmf_jax.mechanisms import secure_sum
 from dpmf_jax.mechanisms.clipping import clip_rows
-from dpmf_jax.messages import Kind, Message
+from dpmf_jax.rows import Rows, put_rows, rows
 from dpmf_jax.runs import random_key
-from dpmf_jax.sharding import put_rows
-from dpmf_jax.systems import pmf, untrusted_protocol, untrusted_rounds
+from dpmf_jax.systems import pmf
+from dpmf_jax.systems.untrusted import rounds as untrusted_rounds
 
 
 def question_shapes(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpmf_jax.federated import carried, folders, intake
+from dpmf_jax.federated import carried, folders, intake, untrusted_protocol
 from dpmf_jax.federated.folders import Leaves
 from dpmf_jax.federated.gradients_node import (
   optimizer_leaves,
@@ -23,12 +23,13 @@ from dpmf_jax.federated.gradients_node import (
 )
 from dpmf_jax.federated.intake import RejectedError, Shape
 from dpmf_jax.federated.journal import Journal
+from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.federated.plan import RECOMMENDER, Plan
 from dpmf_jax.federated.rounds import Exchange, TooFewNodesError, gathered
 from dpmf_jax.mechanisms.secure_sum import Aggregate, BrokenRoundError
-from dpmf_jax.messages import Kind, Message
 from dpmf_jax.runs import random_key
-from dpmf_jax.systems import pmf, untrusted_protocol, untrusted_rounds
+from dpmf_jax.systems import pmf
+from dpmf_jax.systems.untrusted import rounds as untrusted_rounds
 
 
 def recommender(

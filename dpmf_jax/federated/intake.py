@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmf_jax import messages
+from dpmf_jax.federated import messages
+from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.federated.plan import AGGREGATOR, RECOMMENDER, Plan
-from dpmf_jax.messages import Kind, Message
 
 
 class RejectedError(ValueError):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dpmf_jax import messages
+from dpmf_jax.federated import messages
 
 Log = Callable[..., None]
 _RECORD = struct.Struct('<BIQ')

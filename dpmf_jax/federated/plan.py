@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from dpmf_jax import files
-from dpmf_jax.systems.sdmf_config import SDMFConfig
-from dpmf_jax.systems.settings import require
-from dpmf_jax.systems.untrusted_pmf_config import UntrustedPMFConfig
+from dpmf_jax.plans.sdmf import SDMFConfig
+from dpmf_jax.plans.settings import require
+from dpmf_jax.plans.untrusted_pmf import UntrustedPMFConfig
 
 CONFIGS = {'sdmf': SDMFConfig, 'untrusted_pmf': UntrustedPMFConfig}
 RUN_BYTES = 16

@@ -21,8 +21,8 @@ from dpmf_jax.federated.intake import (
   name,
 )
 from dpmf_jax.federated.journal import Journal
+from dpmf_jax.federated.messages import Message
 from dpmf_jax.federated.plan import Plan
-from dpmf_jax.messages import Message
 
 # ({peer: bytes}, seconds) -> what arrived in that time, with who the network
 # says it is from. It may hold late answers to earlier questions.

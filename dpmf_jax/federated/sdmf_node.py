@@ -15,19 +15,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmf_jax.data.rows import Rows, rows
 from dpmf_jax.federated import folders, intake
 from dpmf_jax.federated.folders import Leaves
 from dpmf_jax.federated.intake import Shape
 from dpmf_jax.federated.journal import Journal
+from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.federated.plan import RECOMMENDER, Plan
 from dpmf_jax.mechanisms import response
-from dpmf_jax.messages import Kind, Message
+from dpmf_jax.plans.sdmf import epsilons
+from dpmf_jax.rows import Rows, put_rows, rows
 from dpmf_jax.runs import random_key
-from dpmf_jax.sharding import put_rows
-from dpmf_jax.systems import sdcf, sdcf_messages, sdmf, sgld
-from dpmf_jax.systems.client_blocks import client_blocks
-from dpmf_jax.systems.sdmf_config import epsilons
+from dpmf_jax.systems.sdcf import messages as sdcf_messages
+from dpmf_jax.systems.sdcf import rounds as sdcf
+from dpmf_jax.systems.sdcf import sdmf, sgld
+from dpmf_jax.systems.sdcf.client_blocks import client_blocks
 from dpmf_jax.types import Factors
 
 # Traced settings, in this order, in the message of a round.

@@ -14,13 +14,15 @@ from dpmf_jax.federated import folders, intake
 from dpmf_jax.federated.folders import Leaves
 from dpmf_jax.federated.intake import RejectedError, Shape
 from dpmf_jax.federated.journal import Journal
+from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.federated.plan import RECOMMENDER, Plan
 from dpmf_jax.federated.rounds import Exchange, gathered
 from dpmf_jax.federated.sdmf_node import SCALARS
 from dpmf_jax.mechanisms import response
-from dpmf_jax.messages import Kind, Message
 from dpmf_jax.runs import random_key
-from dpmf_jax.systems import sdcf, sdcf_messages, sgld
+from dpmf_jax.systems.sdcf import messages as sdcf_messages
+from dpmf_jax.systems.sdcf import rounds as sdcf
+from dpmf_jax.systems.sdcf import sgld
 
 
 def recommender(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpmf_jax import certificate
+from dpmf_jax import certificates
 from dpmf_jax.federated.plan import Plan
-from dpmf_jax.systems import untrusted_pmf_config
+from dpmf_jax.plans import untrusted_pmf as untrusted_pmf_plan
 
 _NOT_COVERED = (
   'metrics.json of a trial: computed from the ratings without noise',
@@ -27,15 +27,15 @@ def certificate_of(plan: Plan) -> dict[str, Any]:
   Privacy: made of the plan alone, which is public.
   """
   config = plan.config
-  document = certificate.certificate(
-    untrusted_pmf_config.guarantee(config, plan.largest_node),
+  document = certificates.certificate(
+    untrusted_pmf_plan.guarantee(config, plan.largest_node),
     system=plan.system,
     config=config,
     delta=config.delta,
     seed=None,
-    generator=certificate.GENERATOR,  # replaced below
+    generator=certificates.GENERATOR,  # replaced below
     parameters={'node_sizes': [node.size for node in plan.nodes]},
   )
   document |= {'not_covered': list(_NOT_COVERED), 'randomness': _RANDOMNESS}
-  certificate.validate(document)
+  certificates.validate(document)
   return document

@@ -14,16 +14,21 @@ from pathlib import Path
 
 import numpy as np
 
-from dpmf_jax.federated import boxes, carried, folders, intake
+from dpmf_jax.federated import (
+  boxes,
+  carried,
+  folders,
+  intake,
+  untrusted_protocol,
+)
 from dpmf_jax.federated.folders import Leaves
 from dpmf_jax.federated.intake import RejectedError, Shape, name
 from dpmf_jax.federated.journal import Journal
+from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.federated.plan import AGGREGATOR, RECOMMENDER, Plan
 from dpmf_jax.federated.sums_node import width
 from dpmf_jax.mechanisms import secure_sum
 from dpmf_jax.mechanisms.secure_sum import Aggregate, BrokenRoundError, Report
-from dpmf_jax.messages import Kind, Message
-from dpmf_jax.systems import untrusted_protocol
 
 
 def aggregator(

@@ -14,14 +14,14 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from dpmf_jax.federated import carried, folders, intake
+from dpmf_jax.federated import carried, folders, intake, untrusted_protocol
 from dpmf_jax.federated.folders import Leaves
 from dpmf_jax.federated.intake import Shape
 from dpmf_jax.federated.journal import Journal
+from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.federated.plan import RECOMMENDER, Plan
 from dpmf_jax.mechanisms import secure_sum
-from dpmf_jax.messages import Kind, Message
-from dpmf_jax.systems import untrusted_protocol, untrusted_sums
+from dpmf_jax.systems.untrusted import sums as untrusted_sums
 
 RANK = 1  # a constant feature for each user: items have a mean each
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from dpmf_jax.federated import carried, folders, intake
+from dpmf_jax.federated import carried, folders, intake, untrusted_protocol
 from dpmf_jax.federated.journal import Journal
+from dpmf_jax.federated.messages import Kind
 from dpmf_jax.federated.plan import RECOMMENDER, Plan
 from dpmf_jax.federated.rounds import Exchange, TooFewNodesError
 from dpmf_jax.federated.sums_node import mask, width
 from dpmf_jax.mechanisms import secure_sum
 from dpmf_jax.mechanisms.secure_sum import Aggregate, BrokenRoundError
-from dpmf_jax.messages import Kind
-from dpmf_jax.systems import untrusted_protocol, untrusted_sums
+from dpmf_jax.systems.untrusted import sums as untrusted_sums
 
 
 def recommender(

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from dpmf_jax.data.rows import Rows
 from dpmf_jax.kernels.gradients import row_gradient
+from dpmf_jax.rows import Rows
 
 
 def solution(

@@ -14,8 +14,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from dpmf_jax.data.rows import Data, Rows
 from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
+from dpmf_jax.rows import Data, Rows
 from dpmf_jax.types import Factors
 
 

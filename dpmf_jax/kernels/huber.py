@@ -15,8 +15,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from dpmf_jax.data.rows import Rows
 from dpmf_jax.kernels.slices import Chunk, sum_over_slices
+from dpmf_jax.rows import Rows
 
 BITS = 18  # of labels: |y| <= 2^BITS
 MOST_PLACE = 2**29  # q is found where it is within +- this

@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 
 from dpmf_jax.accounting.sensitivity import RESIDUAL_BITS
-from dpmf_jax.data.rows import Data, Rows
 from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.mechanisms.clipping import slack
+from dpmf_jax.rows import Data, Rows
 from dpmf_jax.types import Factors
 
 FACTOR_BITS = 10

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from dpmf_jax.data.rows import Rows
 from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
 from dpmf_jax.mechanisms.clipping import SLACK, clip_rows
+from dpmf_jax.rows import Rows
 
 BITS = 9  # of factors and of labels
 PRODUCT_BITS = 2 * BITS

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from dpmf_jax.data.rows import Rows
 from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
+from dpmf_jax.rows import Rows
 from dpmf_jax.types import Release
 
 # A number is high * 2^9 + low; products of two highs are below 2^18, and a

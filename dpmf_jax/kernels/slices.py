@@ -23,8 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as Spec
 
-from dpmf_jax.data.rows import Rows
-from dpmf_jax.sharding import AXIS
+from dpmf_jax.rows import AXIS, Rows
 
 _LINE = 8
 

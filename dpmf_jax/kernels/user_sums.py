@@ -21,9 +21,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpmf_jax.data.rows import Rows
 from dpmf_jax.kernels.slices import Chunk, sum_over_slices
 from dpmf_jax.mechanisms.clipping import SLACK
+from dpmf_jax.rows import Rows
 
 # Item weights are at most this.
 MOST_WEIGHT = 4.0

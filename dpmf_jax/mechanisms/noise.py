@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
-from dpmf_jax.sharding import AXIS
+from dpmf_jax.rows import AXIS
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _BLOCKS = 16

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmf_jax.data.rows import Rows
+from dpmf_jax.rows import Rows
 
 Rounding = Literal['nearest', 'stochastic']
 

@@ -5,30 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from dpmf_jax.federated import untrusted_protocol
+from dpmf_jax.plans import dpals as dpals_plan
+from dpmf_jax.plans import gaussian_mf as gaussian_mf_plan
+from dpmf_jax.plans import local_mf as local_mf_plan
+from dpmf_jax.plans import objective_pmf as objective_pmf_plan
+from dpmf_jax.plans import power_mf as power_mf_plan
+from dpmf_jax.plans import sdmf as sdmf_plan
+from dpmf_jax.plans import traffic
+from dpmf_jax.plans import untrusted_pmf as untrusted_pmf_plan
 from dpmf_jax.systems import (
   als,
   dpals,
-  dpals_config,
   gaussian_mf,
-  gaussian_mf_config,
   langevin,
   local_mf,
-  local_mf_config,
   nonprivate,
   objective_pmf,
-  objective_pmf_config,
   personalized_pmf,
   power_mf,
-  power_mf_config,
-  sdbpr,
-  sdfm,
-  sdmf,
-  sdmf_config,
-  traffic,
-  untrusted_pmf,
-  untrusted_pmf_config,
-  untrusted_protocol,
 )
+from dpmf_jax.systems.sdcf import sdbpr, sdfm, sdmf
+from dpmf_jax.systems.untrusted import untrusted_pmf
 from dpmf_jax.types import System
 
 
@@ -72,19 +70,19 @@ def _in_bytes(sizes: Mapping[str, float]) -> dict[str, float]:
 
 SYSTEMS = {
   'gaussian_mf': Entry(
-    gaussian_mf_config.GaussianMFConfig,
+    gaussian_mf_plan.GaussianMFConfig,
     gaussian_mf.gaussian_mf,
     {
       'sound': {'variant': 'sound', 'relation': 'add_remove'},
-      'paper': gaussian_mf_config.PAPER,
+      'paper': gaussian_mf_plan.PAPER,
     },
   ),
   'objective_pmf': Entry(
-    objective_pmf_config.ObjectivePMFConfig,
+    objective_pmf_plan.ObjectivePMFConfig,
     objective_pmf.objective_pmf,
     {
       'sound': {'variant': 'sound', 'relation': 'add_remove'},
-      'paper': objective_pmf_config.PAPER,
+      'paper': objective_pmf_plan.PAPER,
     },
     takes_features=True,
   ),
@@ -101,7 +99,7 @@ SYSTEMS = {
     ),
   ),
   'local_mf': Entry(
-    local_mf_config.LocalMFConfig,
+    local_mf_plan.LocalMFConfig,
     local_mf.local_mf,
     {
       'sound': {
@@ -111,13 +109,13 @@ SYSTEMS = {
       },
     },
     traffic=lambda config, *, num_items, **_: _in_bytes(
-      local_mf_config.traffic(config, num_items)._asdict()
+      local_mf_plan.traffic(config, num_items)._asdict()
     ),
   ),
   'sdmf': Entry(
-    sdmf_config.SDMFConfig,
+    sdmf_plan.SDMFConfig,
     sdmf.sdmf,
-    {'paper': sdmf_config.PAPER},
+    {'paper': sdmf_plan.PAPER},
     traffic=traffic.traffic,
   ),
   'sdbpr': Entry(
@@ -138,19 +136,19 @@ SYSTEMS = {
     {'paper': langevin.PAPER, 'none': langevin.NONE},
   ),
   'dpals': Entry(
-    dpals_config.DPALSConfig,
+    dpals_plan.DPALSConfig,
     dpals.dpals,
     {'sound': {'relation': 'add_remove'}},
-    resolved=dpals_config.resolved,
+    resolved=dpals_plan.resolved,
   ),
   'als': Entry(als.ALSConfig, als.als, {'none': {}}),
   'power_mf': Entry(
-    power_mf_config.PowerMFConfig,
+    power_mf_plan.PowerMFConfig,
     power_mf.power_mf,
     {'sound': {'relation': 'add_remove'}},
   ),
   'untrusted_pmf': Entry(
-    untrusted_pmf_config.UntrustedPMFConfig,
+    untrusted_pmf_plan.UntrustedPMFConfig,
     untrusted_pmf.untrusted_pmf,
     {
       # One: a user who looks at the release and knows their own share.
@@ -159,7 +157,7 @@ SYSTEMS = {
         'relation': 'add_remove',
         'colluders': 1,
       },
-      'paper': untrusted_pmf_config.PAPER,
+      'paper': untrusted_pmf_plan.PAPER,
     },
     traffic=lambda config, *, num_users, num_items, num_ratings: _in_bytes(
       untrusted_protocol.communication(

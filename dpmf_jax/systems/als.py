@@ -26,10 +26,10 @@ import jax
 import jax.numpy as jnp
 
 from dpmf_jax.accounting.events import checked_count
-from dpmf_jax.data.rows import Data, Rows
 from dpmf_jax.kernels import conjugate, normal
 from dpmf_jax.kernels.slices import take
-from dpmf_jax.systems.settings import no_guarantee, require, scale_check
+from dpmf_jax.plans.settings import no_guarantee, require, scale_check
+from dpmf_jax.rows import Data, Rows
 from dpmf_jax.types import Factors, Release, System
 
 # Above this rank conjugate gradients are faster, and take no [R, D, D].

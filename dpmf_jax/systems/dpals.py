@@ -22,12 +22,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpmf_jax.data.rows import Data
 from dpmf_jax.kernels import user_sums
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.mechanisms import noise
-from dpmf_jax.systems import dpals_items, dpals_users
-from dpmf_jax.systems.dpals_config import (
+from dpmf_jax.plans.dpals import (
   DPALSConfig,
   check_tails,
   guarantee,
@@ -35,6 +33,8 @@ from dpmf_jax.systems.dpals_config import (
   noise_std,
   rank_of,
 )
+from dpmf_jax.rows import Data
+from dpmf_jax.systems import dpals_items, dpals_users
 from dpmf_jax.types import Factors, Fit, Release, System
 
 # Of a rating less its item's mean, in stars: 2.5 and MOST_MEAN, and a bit.

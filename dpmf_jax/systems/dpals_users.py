@@ -13,10 +13,10 @@ import math
 import jax
 import jax.numpy as jnp
 
-from dpmf_jax.data.rows import Rows
 from dpmf_jax.kernels import normal
 from dpmf_jax.kernels.slices import take
 from dpmf_jax.mechanisms.clipping import SLACK
+from dpmf_jax.rows import Rows
 
 Columns = list[jax.Array]  # one array [U] for each coordinate
 

@@ -19,18 +19,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpmf_jax.data.rows import Data
 from dpmf_jax.kernels import lattice
 from dpmf_jax.kernels.gradients import gradients
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.mechanisms.clipping import clip_scale
-from dpmf_jax.systems.gaussian_mf_config import (
+from dpmf_jax.plans.gaussian_mf import (
   GaussianMFConfig,
   guarantee,
   lattice_unit,
   noise_stds,
 )
-from dpmf_jax.systems.settings import SGD, optimizer_state
+from dpmf_jax.rows import Data
+from dpmf_jax.systems.optimizers import SGD, optimizer_state
 from dpmf_jax.types import Factors, Release, System
 
 

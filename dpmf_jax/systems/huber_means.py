@@ -17,14 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmf_jax.data.rows import Data
 from dpmf_jax.kernels import huber
 from dpmf_jax.mechanisms import laplace, noise
+from dpmf_jax.plans.objective_pmf import ObjectivePMFConfig, huber_parts
+from dpmf_jax.rows import Data
 from dpmf_jax.systems import noisy_equations
-from dpmf_jax.systems.objective_pmf_config import (
-  ObjectivePMFConfig,
-  huber_parts,
-)
 
 _LABEL_BITS = 9
 

@@ -18,12 +18,13 @@ import numpy as np
 import optax
 
 from dpmf_jax import accounting
-from dpmf_jax.data.rows import Data, Rows
 from dpmf_jax.kernels.gradients import gradients
 from dpmf_jax.mechanisms.noise import coarse_normal
 from dpmf_jax.mechanisms.sampling import cell_words
-from dpmf_jax.systems import assumptions, sgld
-from dpmf_jax.systems.settings import no_guarantee, require
+from dpmf_jax.plans import assumptions
+from dpmf_jax.plans.settings import no_guarantee, require
+from dpmf_jax.rows import Data, Rows
+from dpmf_jax.systems.sdcf import sgld
 from dpmf_jax.types import Factors, Guarantee, Release, System
 
 

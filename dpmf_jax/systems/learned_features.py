@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 
 from dpmf_jax import accounting
-from dpmf_jax.data.rows import Data
+from dpmf_jax.plans import objective_pmf as objective
+from dpmf_jax.plans.assumptions import PUBLIC_FEATURES
+from dpmf_jax.plans.gaussian_mf import GaussianMFConfig
+from dpmf_jax.rows import Data
 from dpmf_jax.systems import noisy_equations
-from dpmf_jax.systems import objective_pmf_config as objective
-from dpmf_jax.systems.assumptions import PUBLIC_FEATURES
 from dpmf_jax.systems.gaussian_mf import gaussian_mf
-from dpmf_jax.systems.gaussian_mf_config import GaussianMFConfig
 from dpmf_jax.types import Factors, Guarantee, Release, System
 
 

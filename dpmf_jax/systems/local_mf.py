@@ -18,13 +18,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from dpmf_jax.data.rows import Data
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.kernels.slices import Chunk, sum_over_slices
 from dpmf_jax.mechanisms import noise, records
 from dpmf_jax.mechanisms.clipping import SLACK
-from dpmf_jax.systems import local_mf_config as settings
-from dpmf_jax.systems.local_mf_config import LocalMFConfig
+from dpmf_jax.plans import local_mf as settings
+from dpmf_jax.plans.local_mf import LocalMFConfig
+from dpmf_jax.rows import Data
 from dpmf_jax.systems.local_mf_server import server_apply
 from dpmf_jax.types import Factors, Fit, Release, System
 

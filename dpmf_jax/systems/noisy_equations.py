@@ -18,16 +18,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpmf_jax.data.rows import Data
 from dpmf_jax.kernels import normal
 from dpmf_jax.kernels.regression import ridge_fit
 from dpmf_jax.mechanisms import laplace, noise
 from dpmf_jax.mechanisms.clipping import clip_rows
-from dpmf_jax.systems.objective_pmf_config import (
+from dpmf_jax.plans.objective_pmf import (
   ObjectivePMFConfig,
   check_tails,
   noise_scale,
 )
+from dpmf_jax.rows import Data
 from dpmf_jax.types import Factors, Fit, Relation, Release
 
 # Up to here an item's noise is made of 1,121 Gaussian draws at most, each of

@@ -15,15 +15,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpmf_jax.data.rows import Data
 from dpmf_jax.kernels.gradients import gradients
-from dpmf_jax.systems.settings import (
-  ADAM,
-  no_guarantee,
-  optimizer_state,
-  require,
-  scale_check,
-)
+from dpmf_jax.plans.settings import no_guarantee, require, scale_check
+from dpmf_jax.rows import Data
+from dpmf_jax.systems.optimizers import ADAM, optimizer_state
 from dpmf_jax.types import Factors, Release, System
 
 

@@ -10,16 +10,13 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from dpmf_jax.data.rows import Data
+from dpmf_jax.plans.objective_pmf import ObjectivePMFConfig, guarantee
+from dpmf_jax.rows import Data
 from dpmf_jax.systems import (
   huber_means,
   learned_features,
   noisy_equations,
   pmf,
-)
-from dpmf_jax.systems.objective_pmf_config import (
-  ObjectivePMFConfig,
-  guarantee,
 )
 from dpmf_jax.types import System
 

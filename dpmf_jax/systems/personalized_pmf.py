@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpmf_jax import accounting
-from dpmf_jax.data.rows import Data, rounded_down
-from dpmf_jax.data.specification import Levels, summary
 from dpmf_jax.kernels import normal
 from dpmf_jax.mechanisms import sampling
+from dpmf_jax.plans import objective_pmf as objective
+from dpmf_jax.plans.settings import require
+from dpmf_jax.ratings.specification import Levels, summary
+from dpmf_jax.rows import Data, rounded_down
 from dpmf_jax.systems import noisy_equations, pmf
-from dpmf_jax.systems import objective_pmf_config as objective
-from dpmf_jax.systems.settings import require
 from dpmf_jax.types import Factors, Guarantee, System
 
 

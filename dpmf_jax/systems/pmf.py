@@ -24,14 +24,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpmf_jax.data.rows import Data
 from dpmf_jax.kernels.gradients import gradients, row_gradient
 from dpmf_jax.mechanisms import laplace
 from dpmf_jax.mechanisms.clipping import clip_rows
-from dpmf_jax.systems.objective_pmf_config import (
-  ObjectivePMFConfig,
-  paper_noise_scale,
-)
+from dpmf_jax.plans.objective_pmf import ObjectivePMFConfig, paper_noise_scale
+from dpmf_jax.rows import Data
 from dpmf_jax.types import Factors, Guarantee, Release, System
 
 Noise = Literal['once', 'every_step']

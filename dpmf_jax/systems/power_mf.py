@@ -29,13 +29,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmf_jax.data.rows import Data, Rows
 from dpmf_jax.kernels import lattice, normal
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.kernels.slices import take
 from dpmf_jax.mechanisms import laplace, noise
-from dpmf_jax.systems import power_mf_config as settings
-from dpmf_jax.systems.power_mf_config import PowerMFConfig
+from dpmf_jax.plans import power_mf as settings
+from dpmf_jax.plans.power_mf import PowerMFConfig
+from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems.row_factors import (
   eigen,
   in_gauge,

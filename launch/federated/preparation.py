@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from dpmf_jax import files
-from dpmf_jax.data.ratings import Ratings
-from dpmf_jax.data.writing import write
 from dpmf_jax.federated import boxes
 from dpmf_jax.federated.carried import KEY_FILE
 from dpmf_jax.federated.plan import Node, Plan, new_run, write_plan
+from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.ratings.writing import write
 
 
 def node_sizes(num_users: int, nodes: int) -> list[int]:

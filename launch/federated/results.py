@@ -10,17 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmf_jax import metrics
-from dpmf_jax.data.ratings import Ratings
-from dpmf_jax.data.rows import Data
+from dpmf_jax.evaluation import metrics
 from dpmf_jax.federated import folders
 from dpmf_jax.federated.plan import Plan
 from dpmf_jax.federated.sdmf_node import factors_of
+from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.rows import Data, training_data
 from dpmf_jax.runs import random_key
-from dpmf_jax.sharding import training_data
-from dpmf_jax.systems import untrusted_sums
-from dpmf_jax.systems.sdmf import sdmf, sdmf_by_messages
-from dpmf_jax.systems.untrusted_pmf import untrusted_pmf
+from dpmf_jax.systems.sdcf.sdmf import sdmf, sdmf_by_messages
+from dpmf_jax.systems.untrusted import sums as untrusted_sums
+from dpmf_jax.systems.untrusted.untrusted_pmf import untrusted_pmf
 from dpmf_jax.training import fit
 from dpmf_jax.types import Release, System
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from dpmf_jax import messages
-from dpmf_jax.data.ratings import Ratings
-from dpmf_jax.federated import carried, sums_node
+from dpmf_jax.federated import carried, messages, sums_node
 from dpmf_jax.federated.folders import Leaves
 from dpmf_jax.federated.journal import read_transcript
+from dpmf_jax.federated.messages import Kind
 from dpmf_jax.federated.plan import Plan
-from dpmf_jax.messages import Kind
+from dpmf_jax.ratings.table import Ratings
 
 _WORD = 8  # bytes
 _HASH_BITS = 24

@@ -98,7 +98,7 @@ _OVERWRITE = flags.DEFINE_bool('overwrite', False, 'Replace what is there.')
 
 
 def _load():
-  from dpmf_jax.data import catalog, formats
+  from dpmf_jax.ratings import catalog, formats
 
   dataset, path = _DATASET.value, _RATINGS.value
   if dataset is not None and path is None:
@@ -138,8 +138,8 @@ def _settings() -> dict[str, Any]:
 
 def main(argv) -> int:
   del argv
-  from dpmf_jax.data.splits import random_split
   from dpmf_jax.federated.journal import bytes_table, read_log
+  from dpmf_jax.ratings.splits import random_split
   from launch.federated import parties, preparation, results, transcripts
   from launch.federated.processes import processes
 

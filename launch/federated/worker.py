@@ -51,7 +51,7 @@ def own_ratings(plan, number: int, path: str, users_path: str):
   import numpy as np
 
   from dpmf_jax import files
-  from dpmf_jax.data import formats
+  from dpmf_jax.ratings import formats
 
   ratings = formats.read(path, scale=plan.config.scale)
   users = {str(u): i for i, u in enumerate(files.read_json(users_path))}

@@ -1,1 +1,0 @@
-"""Ratings on the host: reading, naming, splitting and making them (no JAX)."""

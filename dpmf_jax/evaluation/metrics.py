@@ -1,0 +1,137 @@
+"""Accuracy of a release and of baselines, on ratings as they are.
+
+Privacy: nothing here is private. A metric of private ratings is for the
+curator's eyes; it is not covered by any certificate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpmf_jax.kernels.gradients import error_counts, squared_error
+from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.rows import Rows
+from dpmf_jax.types import Release
+
+
+@jax.jit
+def _rmse(rows: Rows, release: Release, low, high):
+  total, count = squared_error(
+    rows,
+    release.factors.user,
+    release.factors.item,
+    offset=release.offset,
+    low=low,
+    high=high,
+  )
+  return jnp.sqrt(total / jnp.maximum(count, 1))
+
+
+def rmse(
+  rows: Rows, release: Release, scale: tuple[float, float] | None = None
+) -> float:
+  """Root mean squared error on user-major `rows`.
+
+  Args:
+    rows: `training_data(ratings).by_user`.
+    release: both sides' factors and the offset.
+    scale: predictions are clipped to this; None leaves them as they are.
+  """
+  low, high = (-np.inf, np.inf) if scale is None else scale
+  return float(_rmse(rows, release, low, high))
+
+
+@jax.jit
+def _error_counts(rows: Rows, release: Release, errors, low, high):
+  return error_counts(
+    rows,
+    release.factors.user,
+    release.factors.item,
+    errors,
+    offset=release.offset,
+    low=low,
+    high=high,
+  )
+
+
+def error_cdf(
+  rows: Rows,
+  release: Release,
+  errors: Sequence[float] | np.ndarray,
+  scale: tuple[float, float] | None = None,
+) -> np.ndarray:
+  """Shares [E] of ratings whose |prediction - rating| is at most each error.
+
+  Args:
+    rows: `training_data(ratings).by_user`.
+    release: both sides' factors and the offset.
+    errors: [E], such as `error_grid(scale)`.
+    scale: predictions are clipped to this; None leaves them as they are.
+
+  Reference: Zhang et al. (2019), section 6.1, the CDF of prediction errors.
+  """
+  low, high = (-np.inf, np.inf) if scale is None else scale
+  points = jnp.asarray(errors, jnp.float32)
+  within, count = _error_counts(rows, release, points, low, high)
+  return np.asarray(within, np.float64) / max(int(count), 1)
+
+
+def error_grid(scale: tuple[float, float]) -> np.ndarray:
+  """Errors from 0 to the width of the scale, in steps of 0.25.
+
+  On a scale wider than 25 they are a hundredth of its width.
+  """
+  width = scale[1] - scale[0]
+  step = 0.25 if width <= 25 else width / 100
+  inner = step * np.arange(np.ceil(width / step - 1e-6))
+  return np.append(inner, width)
+
+
+def bias_model(
+  train: Ratings, *, ridge: float = 5.0, sweeps: int = 10
+) -> tuple[float, np.ndarray, np.ndarray]:
+  """Mean, user biases [U] and item biases [I] by alternating ridge fits."""
+  mean = float(np.mean(train.value, dtype=np.float64))
+  centred = train.value.astype(np.float64) - mean
+  sides = ((train.user, train.num_users), (train.item, train.num_items))
+  counts = [np.bincount(index, minlength=size) for index, size in sides]
+  biases = [np.zeros(size) for _, size in sides]
+  for _ in range(sweeps):
+    for side in (1, 0):
+      index, size = sides[side]
+      rest = centred - biases[1 - side][sides[1 - side][0]]
+      total = np.bincount(index, rest, minlength=size)
+      biases[side] = total / (counts[side] + ridge)
+  return mean, biases[0], biases[1]
+
+
+def baselines(train: Ratings, test: Ratings) -> dict[str, float]:
+  """RMSE on `test` of four predictors fitted to `train`, without privacy.
+
+  Users or items without training ratings get the global mean.
+  """
+  mean = float(np.mean(train.value, dtype=np.float64))
+
+  def side_mean(index, size, at):
+    counts = np.bincount(index, minlength=size)
+    total = np.bincount(index, train.value, minlength=size)
+    means = np.where(counts > 0, total / np.maximum(counts, 1), mean)
+    return means[at]
+
+  bias_mean, user_bias, item_bias = bias_model(train)
+  predictions = {
+    'global_mean': np.full(len(test), mean),
+    'user_mean': side_mean(train.user, train.num_users, test.user),
+    'item_mean': side_mean(train.item, train.num_items, test.item),
+    'bias': np.clip(
+      bias_mean + user_bias[test.user] + item_bias[test.item], *train.scale
+    ),
+  }
+  return {
+    name: float(np.sqrt(np.mean((prediction - test.value) ** 2)))
+    for name, prediction in predictions.items()
+  }

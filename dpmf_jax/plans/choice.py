@@ -1,0 +1,105 @@
+"""Which system to run, and how, from public facts alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dpmf_jax.accounting import gaussian
+from dpmf_jax.types import Unit
+
+# Chosen on MovieLens-100K and 1M; see docs/results.md.
+_LEAST_SIGNAL = 14.0
+_SIGNAL_PER_FACTOR = 6.0
+_MANY_ROUNDS = 24.0
+_RANKS = 3, 16
+# Below this, vectors cost the items' means more than they bring. Between the
+# two ways MovieLens-100K has 25 to 35, MovieLens-1M 30 to 45.
+_VECTORS_FROM = 33.0
+_EACH = 40.0
+MOST_RANK = 8
+
+
+def rank_for(mu: float, num_users: int, num_items: int) -> int:
+  """How many factors noise of mu-GDP leaves to be learned; 0 is means only.
+
+  What users say together grows with their number, noise in a direction of all
+  items with the square root of theirs: mu U / sqrt(I) decides. The numbers
+  in the rule were found on MovieLens, which is public.
+  """
+  if min(num_users, num_items) < 1 or not mu > 0:
+    raise ValueError(
+      f'mu={mu}, num_users={num_users} and num_items={num_items} must be > 0'
+    )
+  strength = mu * num_users / math.sqrt(num_items)
+  if strength < _VECTORS_FROM:
+    return 0
+  return int(min(max(round(strength / _EACH), 2), MOST_RANK))
+
+
+def signal(
+  *, num_users: int, num_items: int, epsilon: float, delta: float
+) -> float:
+  """mu (U I)^(1/4), how far factors stand out from their noise.
+
+  mu is that of the Gaussian mechanism that has (epsilon, delta): noise is
+  proportional to 1/mu. The singular values of residuals grow with the number
+  of ratings per row, which is private where ratings may come and go; tables
+  with more cells have more, and (U I)^(1/4) stands for that.
+  """
+  return gaussian.mu_of(epsilon, delta) * (num_users * num_items) ** 0.25
+
+
+def choice(
+  unit: Unit,
+  *,
+  num_users: int,
+  num_items: int,
+  epsilon: float,
+  delta: float,
+) -> tuple[str, dict[str, Any]]:
+  """(system, settings of its config) for these facts.
+
+  Unit 'rating' (relation 'add_remove') is `power_mf`: factors where `signal`
+  is at least 14, one for every 6 of it, 3 to 16 of them, in 6 rounds below 24
+  and in 8 from there; and item means alone below 14, or where delta is 0. Unit
+  'user' is `dpals`, with a rank by `user_choice.rank_for`.
+
+  Args:
+    unit: what is protected.
+    num_users, num_items: lengths of the id lists, which are public.
+    epsilon, delta: of the guarantee.
+
+  The scale of ratings has no part in it, as settings are in quarters of it,
+  nor has their number, which is private.
+
+  Privacy: a function of public facts. U and I are the lengths of the id lists,
+  which every certificate declares public; no rating is looked at.
+  """
+  if min(num_users, num_items) < 1:
+    raise ValueError(
+      f'num_users={num_users!r} and num_items={num_items!r} must be at least 1'
+    )
+  if unit == 'user':
+    if not delta > 0:
+      raise ValueError(f'unit user needs a delta above 0, got {delta}')
+    mu = gaussian.mu_of(epsilon, delta)
+    rank = rank_for(mu, num_users, num_items)
+    return 'dpals', {'relation': 'add_remove', 'rank': rank}
+  if unit != 'rating':
+    raise ValueError(f"unit={unit!r} must be 'rating' or 'user'")
+  rank, rounds = 0, 1
+  if delta > 0:
+    strength = signal(
+      num_users=num_users, num_items=num_items, epsilon=epsilon, delta=delta
+    )
+    if strength >= _LEAST_SIGNAL:
+      lowest, highest = _RANKS
+      rank = math.floor(strength / _SIGNAL_PER_FACTOR + 0.5)
+      rank = min(max(rank, lowest), highest)
+      rounds = 6 if strength < _MANY_ROUNDS else 8
+  return 'power_mf', {
+    'relation': 'add_remove',
+    'rank': rank,
+    'rounds': rounds,
+  }

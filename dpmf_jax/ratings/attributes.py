@@ -1,0 +1,205 @@
+"""What is known of users and items besides ratings: genres, age, occupation.
+
+Reference: the README files of MovieLens-100K (u.user, u.item, u.genre) and 1M
+(users.dat, movies.dat).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpmf_jax.ratings import tokens
+from dpmf_jax.ratings.ids import DataError
+from dpmf_jax.ratings.table import Ratings
+
+StrPath = str | os.PathLike[str]
+
+# Of MovieLens, in the order of the flags in u.item.
+GENRES = (
+  'unknown', 'Action', 'Adventure', 'Animation', "Children's", 'Comedy',
+  'Crime', 'Documentary', 'Drama', 'Fantasy', 'Film-Noir', 'Horror', 'Musical',
+  'Mystery', 'Romance', 'Sci-Fi', 'Thriller', 'War', 'Western',
+)  # fmt: skip
+# The lowest ages of the groups of MovieLens-1M; the first is 'under 18'.
+AGES = (1, 18, 25, 35, 45, 50, 56)
+GENDERS = ('F', 'M')
+# Of MovieLens-100K by name; 1M has as many, by number, and not the same.
+OCCUPATIONS = (
+  'administrator', 'artist', 'doctor', 'educator', 'engineer', 'entertainment',
+  'executive', 'healthcare', 'homemaker', 'lawyer', 'librarian', 'marketing',
+  'none', 'other', 'programmer', 'retired', 'salesman', 'scientist', 'student',
+  'technician', 'writer',
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Attributes:
+  """Features of users and of items, in the order of a `Ratings`.
+
+  Privacy: public facts, those of users too: a system that learns a weight for
+  each feature tells which of them a client has. What must stay secret does not
+  belong here.
+
+  Attributes:
+    user: [U, F] float32.
+    item: [I, G] float32.
+    user_names: F names.
+    item_names: G names.
+  """
+
+  user: np.ndarray
+  item: np.ndarray
+  user_names: tuple[str, ...]
+  item_names: tuple[str, ...]
+
+  def __post_init__(self):
+    for side in ('user', 'item'):
+      table = np.array(getattr(self, side), np.float32)
+      names = tuple(getattr(self, f'{side}_names'))
+      if table.ndim != 2 or table.shape[1] != len(names):
+        raise DataError(
+          f'{side} features have shape {table.shape}, with {len(names)} names'
+        )
+      if not np.isfinite(table).all():
+        raise DataError(f'{side} features are not all finite')
+      table.flags.writeable = False
+      object.__setattr__(self, side, table)
+      object.__setattr__(self, f'{side}_names', names)
+
+  def __repr__(self) -> str:
+    """With a digest: runs are told apart by how their settings are written."""
+    digest = hashlib.sha256()
+    for part in (self.user, self.item):
+      digest.update(repr(part.shape).encode() + part.tobytes())
+    return (
+      f'Attributes({len(self.user)} users by {len(self.user_names)}, '
+      f'{len(self.item)} items by {len(self.item_names)}, '
+      f'sha256 {digest.hexdigest()[:16]})'
+    )
+
+
+def movielens(ratings: Ratings, folder: StrPath) -> Attributes:
+  """The attributes in a MovieLens folder, of the users and items of `ratings`.
+
+  Items have genres; users an age group, a gender and an occupation, one of
+  each. Every row is scaled to norm 1 (or is 0), so that no user or item
+  weighs more because more is known of it.
+  """
+  folder = pathlib.Path(folder)
+  if (folder / 'u.user').is_file():
+    users, occupations = _users_100k(folder / 'u.user'), OCCUPATIONS
+    items = _items_100k(folder / 'u.item')
+  elif (folder / 'users.dat').is_file():
+    users = _users_1m(folder / 'users.dat')
+    occupations = tuple(f'occupation {k}' for k in range(len(OCCUPATIONS)))
+    items = _items_1m(folder / 'movies.dat')
+  else:
+    raise DataError(
+      f'{folder}: has neither u.user nor users.dat, so nothing is known of '
+      'users; pass a folder of MovieLens-100K or 1M'
+    )
+  names = (
+    *(f'age {age}+' for age in AGES),
+    *(f'gender {gender}' for gender in GENDERS),
+    *occupations,
+  )
+  return Attributes(
+    user=_table(ratings.user_ids, users, len(names), folder, 'user'),
+    item=_table(ratings.item_ids, items, len(GENRES), folder, 'item'),
+    user_names=names,
+    item_names=GENRES,
+  )
+
+
+def _table(ids, known, width: int, folder, role: str) -> np.ndarray:
+  """[len(ids), width]: rows of norm 1 with equal values where known says."""
+  table = np.zeros((len(ids), width), np.float32)
+  for row, key in enumerate(ids):
+    places = known.get(str(key))
+    if places is None:
+      raise DataError(f'{folder}: nothing is known of {role} {key}')
+    if places:
+      table[row, places] = len(places) ** -0.5
+  return table
+
+
+def _user(age: str, gender: str, occupation: int, where: str) -> list[int]:
+  if not age.isdigit() or int(age) < 1 or gender not in GENDERS:
+    raise DataError(f'{where}: age {age!r} or gender {gender!r} is not known')
+  group = int(np.searchsorted(AGES, int(age), side='right')) - 1
+  after = len(AGES)
+  return [
+    group,
+    after + GENDERS.index(gender),
+    after + len(GENDERS) + occupation,
+  ]
+
+
+def _users_100k(path: pathlib.Path) -> dict[str, list[int]]:
+  """Lines of id|age|gender|occupation|zip."""
+  users = {}
+  for where, (key, age, gender, work, *_) in _lines(path, '|', 5):
+    if work not in OCCUPATIONS:
+      raise DataError(f'{where}: occupation {work!r} is not known')
+    users[key] = _user(age, gender, OCCUPATIONS.index(work), where)
+  return users
+
+
+def _users_1m(path: pathlib.Path) -> dict[str, list[int]]:
+  """Lines of id::gender::age::occupation::zip."""
+  users = {}
+  for where, (key, gender, age, work, *_) in _lines(path, '::', 5):
+    if not work.isdigit() or int(work) >= len(OCCUPATIONS):
+      raise DataError(f'{where}: occupation {work!r} is not known')
+    users[key] = _user(age, gender, int(work), where)
+  return users
+
+
+def _items_100k(path: pathlib.Path) -> dict[str, list[int]]:
+  """Lines of id|title|...|19 flags."""
+  items = {}
+  for where, cells in _lines(path, '|', 5 + len(GENRES)):
+    flags = cells[5:]
+    if len(flags) != len(GENRES) or not set(flags) <= {'0', '1'}:
+      raise DataError(f'{where}: the {len(GENRES)} genres are not 0 or 1')
+    items[cells[0]] = [k for k, flag in enumerate(flags) if flag == '1']
+  return items
+
+
+def _items_1m(path: pathlib.Path) -> dict[str, list[int]]:
+  """Lines of id::title::genre|genre."""
+  items = {}
+  for where, cells in _lines(path, '::', 3):
+    genres = cells[-1].split('|')
+    if unknown := set(genres) - set(GENRES):
+      raise DataError(f'{where}: genre {min(unknown)!r} is not known')
+    items[cells[0]] = [GENRES.index(genre) for genre in genres]
+  return items
+
+
+def _lines(
+  path: pathlib.Path, delimiter: str, least: int
+) -> list[tuple[str, Sequence[str]]]:
+  """(where it is, its cells) of each line."""
+  if not path.is_file():
+    raise DataError(f'{path}: no such file of attributes; check the path')
+  text = tokens.decode(path.read_bytes(), str(path)).decode('utf-8')
+  rows = []
+  # Not splitlines, which cuts at more than ends of lines.
+  for number, line in enumerate(text.split('\n'), start=1):
+    if not line.strip():
+      continue
+    where, cells = f'{path}, line {number}', line.strip('\r').split(delimiter)
+    if len(cells) < least:
+      raise DataError(
+        f'{where}: has {len(cells)} column(s), expected at least {least} '
+        f'separated by {delimiter!r}'
+      )
+    rows.append((where, cells))
+  return rows

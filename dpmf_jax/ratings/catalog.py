@@ -1,0 +1,324 @@
+"""Named data sets: where they are looked for, and how they are recognised.
+
+A data set is looked for in `data_dir`, in $DPMF_DATA_DIR, in the cache
+(`cache_dir`, $DPMF_CACHE or ~/.cache/dpmf_jax) and then fetched, if it may
+be. Every file is compared with its SHA-256 before each use.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from dpmf_jax.ratings import formats, sources
+from dpmf_jax.ratings.synthetic import synthetic
+from dpmf_jax.ratings.table import DataError, Ratings
+
+StrPath = str | os.PathLike[str]
+
+
+class _Dataset(NamedTuple):
+  folder: str
+  ratings: str
+  titles: tuple[str, ...]  # the first one found is read
+  format: str
+  scale: tuple[float, float]
+  licence: str
+  archive: str | None
+
+
+_GROUPLENS = 'https://files.grouplens.org/datasets/movielens/'
+_FILES = {
+  'ml-100k': _Dataset(
+    'ml-100k', 'u.data', ('u.item', 'ml-100k.item'), 'u.data', (1, 5),
+    'movielens', _GROUPLENS + 'ml-100k.zip',
+  ),
+  'ml-1m': _Dataset(
+    'ml-1m', 'ratings.dat', ('movies.dat',), 'ratings.dat', (1, 5),
+    'movielens', _GROUPLENS + 'ml-1m.zip',
+  ),
+  'netflix-slice': _Dataset(
+    'netflix', 'Netflix_Dataset_Rating.sample_242k.csv', ('movie_titles.csv',),
+    'csv', (1, 5), 'netflix', None,
+  ),
+  'anime-slice': _Dataset(
+    'anime', 'anime_ratings.dat', ('anime_info.dat',), 'tsv', (1, 10),
+    'anime', None,
+  ),
+}  # fmt: skip
+_SHA256 = {
+  'u.data': '06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490',
+  'u.item': '553841ebc7de3a0fd0d6b62a204ea30c1e651aacfb2814c7a6584ac52f2c5701',
+  'ml-100k.item': (
+    '51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532'
+  ),
+  'ratings.dat': (
+    '506d64ca44484487c11dc2d9a28de5c54948213e6b96285e298afe28d6ea4e0f'
+  ),
+  'movies.dat': (
+    '0140fc2356357c1a851d0f52e893a1e4d3696df632c4141cea8d5bc3d621f0b9'
+  ),
+  'Netflix_Dataset_Rating.sample_242k.csv': (
+    '3df63c1b0ffd985abcb8b420941dd306d737cb12a792c90a06c9ed9c3e53f2f2'
+  ),
+  'movie_titles.csv': (
+    '5c1b39b39ed1f5b58da872414a49b77e921fa8a069f15b3d36f78a0705e6a153'
+  ),
+  'anime_ratings.dat': (
+    '30e4172121bc511b97155a8812a0fbfd0c72015adfd0e56e92fdb53d4741886b'
+  ),
+  'anime_info.dat': (
+    '1fbbadd4cc02276e4119062810835a3a6930d40ed1bd7d32df8d867731cc518b'
+  ),
+}
+_SYNTHETIC = {  # users, items, ratings; all with seed 1
+  'synthetic-small': (200, 100, 4_000),
+  'synthetic-100k': (943, 1_682, 100_000),
+  'synthetic-1m': (6_040, 3_706, 1_000_000),
+  'synthetic-10m': (69_878, 10_677, 10_000_000),
+}
+_LICENCES = {
+  'movielens': (
+    'MovieLens data (GroupLens, University of Minnesota): for research; no '
+    'redistribution and no commercial use without permission; cite Harper and '
+    'Konstan (2015), doi:10.1145/2827872.'
+  ),
+  'netflix': (
+    'Netflix Prize data: no longer distributed by Netflix; check that you may '
+    'use it, and do not redistribute it.'
+  ),
+  'anime': (
+    'Anime ratings: collected through the myanimelist.net API, published on '
+    'Kaggle (CooperUnion) and reduced by A. Fortes; their README grants no '
+    'licence, so do not redistribute them.'
+  ),
+}
+NAMES = (*_FILES, *_SYNTHETIC)
+
+
+def load(
+  name: str,
+  *,
+  data_dir: StrPath | None = None,
+  cache_dir: StrPath | None = None,
+  quiet: bool = False,
+) -> Ratings:
+  """Returns the named data set, fetched first if need be; see `fetch`.
+
+  The slices are the files as they are; `paper_slice` is a separate step.
+  """
+  _check_name(name)
+  if name in _SYNTHETIC:
+    users, items, count = _SYNTHETIC[name]
+    return synthetic(
+      num_users=users, num_items=items, num_ratings=count, seed=1, name=name
+    )
+  spec = _FILES[name]
+  folder = fetch(name, data_dir=data_dir, cache_dir=cache_dir, quiet=quiet)
+  titles = next((f for f in spec.titles if (folder / f).is_file()), None)
+  if titles is None and not quiet:
+    _say(f'{folder}: no {" or ".join(spec.titles)}, so items have no titles')
+  return formats.read(
+    folder / spec.ratings,
+    scale=spec.scale,
+    format=spec.format,
+    titles=folder / titles if titles else None,
+    name=name,
+  )
+
+
+def fetch(
+  name: str,
+  *,
+  data_dir: StrPath | None = None,
+  cache_dir: StrPath | None = None,
+  quiet: bool = False,
+) -> pathlib.Path:
+  """Returns the folder that holds the named data set, its files checked.
+
+  A wrong file in a data directory is an error; one in the cache is moved
+  aside and fetched again. `quiet` leaves out progress bars and all notes but
+  the one that a source failed.
+  """
+  _check_name(name)
+  if name in _SYNTHETIC:
+    raise DataError(f'{name} is generated from its seed: nothing to fetch')
+  spec, tried = _FILES[name], []
+  say = (lambda text: None) if quiet else _say
+  cache = _cache(cache_dir)
+  named = (('data_dir', data_dir), ('DPMF_DATA_DIR', _env('DPMF_DATA_DIR')))
+  for label, root in named:
+    if root is None:
+      continue
+    folder = _find(spec, label, pathlib.Path(root))
+    if folder is not None:
+      if problem := _problem(spec, folder):
+        raise DataError(f'{problem}; replace the file or choose another folder')
+      _note_licence(spec, cache, quiet)
+      return folder
+    tried.append(f'{root} ({label}) has no {spec.folder}/{spec.ratings}')
+    say(f'{tried[-1]}; trying elsewhere')
+
+  folder = cache / name
+  if spec.archive is not None:
+    if folder.exists():
+      problem = _problem(spec, folder)
+      if not problem:
+        _note_licence(spec, cache, quiet)
+        return folder
+      aside = sources.set_aside(folder)
+      say(f'{problem}; moved to {aside}, fetching again')
+    if _download(name, spec, folder, tried, quiet):
+      _note_licence(spec, cache, quiet)
+      return folder
+  else:
+    tried.append('it has no public address to fetch it from')
+  raise DataError(
+    f'{name} was not found: {"; ".join(tried)}. Put {spec.ratings} at '
+    f'DIR/{spec.folder}/{spec.ratings} and pass --data_dir=DIR or set '
+    'DPMF_DATA_DIR'
+  )
+
+
+def paper_slice(
+  ratings: Ratings,
+  min_user: int = 200,
+  max_user: int = 2500,
+  min_item: int = 100,
+) -> Ratings:
+  """Returns the ratings of active users and popular items, indexed anew.
+
+  Keeps users with more than `min_user` and fewer than `max_user` ratings,
+  then, among what they rated, items with more than `min_item`. One pass: a
+  user may end below `min_user` because items went. The order is ours, the
+  Gaussian paper does not give one.
+
+  Privacy: who and what is kept depends on all the ratings, so one rating
+  more or less can bring in or drop a whole user or item. Guarantees hold for
+  the slice as the data set: the slicing is public preprocessing, not covered.
+  """
+  per_user = np.bincount(ratings.user, minlength=ratings.num_users)
+  keep_user = (per_user > min_user) & (per_user < max_user)
+  keep = keep_user[ratings.user]
+  per_item = np.bincount(ratings.item[keep], minlength=ratings.num_items)
+  keep &= (per_item > min_item)[ratings.item]
+  if not keep.any():
+    raise DataError(
+      f'{ratings.name}: no user has more than {min_user} and fewer than '
+      f'{max_user} ratings on items with more than {min_item}; widen the slice'
+    )
+  users, user = np.unique(ratings.user[keep], return_inverse=True)
+  items, item = np.unique(ratings.item[keep], return_inverse=True)
+  part = lambda array: None if array is None else array[keep]
+  return Ratings(
+    user=user,
+    item=item,
+    value=ratings.value[keep],
+    user_ids=ratings.user_ids[users],
+    item_ids=ratings.item_ids[items],
+    scale=ratings.scale,
+    titles=ratings.titles,
+    timestamp=part(ratings.timestamp),
+    epsilon=part(ratings.epsilon),
+    name=ratings.name,
+  )
+
+
+def _download(
+  name: str,
+  spec: _Dataset,
+  folder: pathlib.Path,
+  tried: list[str],
+  quiet: bool,
+) -> bool:
+  """Returns whether a source gave the right files; they are in the cache."""
+  archive = str(spec.archive)
+  wanted = (spec.ratings, spec.titles[0])
+  attempts: list[tuple[str, Callable[[], dict[str, bytes]]]] = [
+    (
+      archive,
+      lambda: sources.download_zip(archive, name, wanted, quiet=quiet),
+    )
+  ]
+  if name == 'ml-100k':
+    wheel = lambda: sources.recbole_wheel(quiet=quiet)
+    attempts.append(('the RecBole wheel on the package index', wheel))
+  for number, (label, attempt) in enumerate(attempts):
+    if not quiet:
+      _say(f'fetching {name} from {label}')
+    try:
+      files = attempt()
+      for file, content in files.items():
+        if problem := sources.mismatch(file, content, _SHA256[file]):
+          raise sources.SourceError(f'{label}: {problem}')
+    except sources.SourceError as error:
+      tried.append(str(error))
+      rest = attempts[number + 1 :]
+      # Said even if quiet: the user should know where the data comes from.
+      _say(f'{error}; ' + (f'trying {rest[0][0]}' if rest else 'none left'))
+      continue
+    sources.install(folder, files)
+    if problem := _problem(spec, folder):
+      raise DataError(f'{problem}; remove {folder} and try again')
+    return True
+  return False
+
+
+def _find(
+  spec: _Dataset, label: str, root: pathlib.Path
+) -> pathlib.Path | None:
+  """Returns the folder in `root`, or `root` itself, that has the ratings."""
+  if not root.is_dir():
+    raise DataError(f'{label}={root} is not a directory; check the path')
+  for folder in (root / spec.folder, root):
+    if (folder / spec.ratings).is_file():
+      return folder
+  return None
+
+
+def _problem(spec: _Dataset, folder: pathlib.Path) -> str:
+  """Returns what is wrong with a data set's files, '' if nothing."""
+  if not (folder / spec.ratings).is_file():
+    return f'{folder}: no {spec.ratings}'
+  for file in (spec.ratings, *spec.titles):
+    path = folder / file
+    problem = path.is_file() and sources.mismatch(path, path, _SHA256[file])
+    if problem:
+      return problem
+  return ''
+
+
+def _note_licence(spec: _Dataset, cache: pathlib.Path, quiet: bool) -> None:
+  """Says on what terms the data may be used, once for each cache."""
+  marker = cache / f'.licence-{spec.licence}-shown'
+  if quiet or marker.exists():
+    return
+  _say(_LICENCES[spec.licence])
+  try:
+    cache.mkdir(parents=True, exist_ok=True)
+    marker.touch()
+  except OSError:
+    pass  # a cache that cannot be written: the note appears again, no harm
+
+
+def _check_name(name: str) -> None:
+  if name not in NAMES:
+    raise DataError(f'dataset {name!r} is not one of {", ".join(NAMES)}')
+
+
+def _cache(cache_dir: StrPath | None) -> pathlib.Path:
+  given = cache_dir or _env('DPMF_CACHE') or '~/.cache/dpmf_jax'
+  return pathlib.Path(given).expanduser()
+
+
+def _env(variable: str) -> str | None:
+  return os.environ.get(variable) or None
+
+
+def _say(text: str) -> None:
+  print(text, file=sys.stderr)

@@ -1,0 +1,497 @@
+"""Reading rating files: text tables, Netflix, RecBole and Parquet.
+
+What `read` does with a text file: UTF-8 (with or without BOM) or Latin-1, LF
+or CRLF, blank lines at the end ignored. Ids are kept exactly as written. With
+a header the columns may come in any order and further ones are ignored;
+without one they are user, item, rating and, if there is a fourth, timestamp.
+A user who rates an item twice keeps the later line, with a warning.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpmf_jax.ratings import tokens
+from dpmf_jax.ratings.ids import DataError, Where, factorize
+from dpmf_jax.ratings.table import Duplicates, Ratings, assemble, check_scale
+from dpmf_jax.ratings.titles import read_titles as read_titles
+from dpmf_jax.ratings.writing import write as write
+
+FORMATS = (
+  'auto', 'u.data', 'ratings.dat', 'csv', 'tsv', 'text', 'inter', 'netflix',
+  'parquet',
+)  # fmt: skip
+_NO_HEADER = ('u.data', 'ratings.dat')
+_DELIMITER = {'u.data': '\t', 'ratings.dat': '::', 'csv': ',', 'tsv': '\t'}
+_ROLES = ('user', 'item', 'rating', 'timestamp')
+_NAMES = {
+  'user': {'user', 'users', 'userid', 'uid', 'customer', 'customerid'},
+  'item': {
+    'item', 'items', 'itemid', 'iid', 'movie', 'movieid', 'anime', 'animeid',
+    'product', 'productid', 'book', 'bookid', 'isbn', 'asin', 'track',
+    'trackid', 'song', 'songid', 'artist', 'artistid', 'business', 'businessid',
+  },
+  'rating': {
+    'rating', 'ratings', 'score', 'feedback', 'stars', 'value', 'bookrating',
+  },
+  'timestamp': {'timestamp', 'time', 'date', 'datetime'},
+}  # fmt: skip
+_PACKED = {b'PK\x03\x04': 'a zip archive', b'\x1f\x8b': 'a gzip archive'}
+
+
+def read(
+  path: str | os.PathLike[str],
+  *,
+  scale: tuple[float, float],
+  format: str = 'auto',
+  columns: Mapping[str, str | int] | None = None,
+  delimiter: str | None = None,
+  header: bool | None = None,
+  duplicates: Duplicates = 'last',
+  titles: str | os.PathLike[str] | Mapping[str, str] | None = None,
+  encoding: str = 'auto',
+  name: str | None = None,
+) -> Ratings:
+  """Returns the Ratings of a file.
+
+  Args:
+    path: the file.
+    scale: the smallest and largest rating that can be given, a public fact.
+    format: one of FORMATS. 'u.data' (tab) and 'ratings.dat' ('::') have no
+      header; 'csv', 'tsv' and 'text' (delimiter found or given) may have one;
+      'inter' is RecBole's typed header; 'netflix' has 'movie:' lines followed
+      by 'user,rating,date'.
+    columns: 'user', 'item', 'rating', 'timestamp' -> header name, or position
+      from 0.
+    delimiter: one or two characters, for 'csv', 'tsv' and 'text'.
+    header: whether the first line is one; None looks at it.
+    duplicates: what to keep of a (user, item) pair rated more than once:
+      'last', 'first' or 'mean', with a warning, or 'error'.
+    titles: a file for `read_titles`, or a mapping from item id to title.
+    encoding: 'auto' or a Python codec.
+    name: what to call the data; the file's name if None.
+  """
+  path = pathlib.Path(path)
+  check_scale(scale)
+  _check_options(format, columns, delimiter)
+  raw = read_bytes(path)
+  if format == 'parquet' or (format == 'auto' and raw.startswith(b'PAR1')):
+    table = _read_parquet(path, columns)
+  else:
+    raw = tokens.decode(raw, str(path), encoding)
+    table = _parse(*_read_text(raw, path, format, columns, delimiter, header))
+  users, items, value, timestamp, where = table
+  if titles is not None and not isinstance(titles, Mapping):
+    titles = read_titles(titles)
+  return assemble(
+    users,
+    items,
+    value,
+    scale=scale,
+    timestamp=timestamp,
+    titles=titles,
+    duplicates=duplicates,
+    name=name or path.name,
+    where=where,
+  )
+
+
+class Column(NamedTuple):
+  """A further column of a file: who rated what, and the number there."""
+
+  users: tuple[np.ndarray, np.ndarray]  # sorted ids, [N] index
+  items: tuple[np.ndarray, np.ndarray]
+  value: np.ndarray  # [N] int64 or float64
+  where: Where
+
+
+def read_column(
+  path: str | os.PathLike[str],
+  column: str,
+  *,
+  format: str = 'auto',
+  columns: Mapping[str, str | int] | None = None,
+  delimiter: str | None = None,
+  encoding: str = 'auto',
+) -> Column:
+  """Returns a named numeric column of a text file of ratings with a header.
+
+  The arguments are those of `read`. All lines are there, duplicates too.
+  """
+  path = pathlib.Path(path)
+  _check_options(format, columns, delimiter)
+  raw = read_bytes(path)
+  if format == 'parquet' or raw.startswith(b'PAR1'):
+    raise DataError(f'{path}: is Parquet; column {column!r} is read from text')
+  raw = tokens.decode(raw, str(path), encoding)
+  fields, found, names = _read_text(raw, path, format, columns, delimiter, None)
+  names = [name.strip() for name in names]
+  if names.count(column) != 1:
+    have = f'there are: {_listed(names)}' if names else 'it has no header'
+    often = 'more than one' if column in names else 'no'
+    raise DataError(f'{path}, line 1: {often} column {column!r}; {have}')
+  return Column(
+    tokens.ids(fields, found['user'], 'user'),
+    tokens.ids(fields, found['item'], 'item'),
+    tokens.numbers(fields, names.index(column), column),
+    fields.where,
+  )
+
+
+def read_pairs(path: str | os.PathLike[str], role: str) -> Column:
+  """Returns the numbers, called `role`, of a text file of user,number.
+
+  It may have a header, which names the user or the role. `items` are empty.
+  """
+  names, body, file = _open_table(path)
+  if len(names) != 2:
+    raise DataError(
+      f'{file}, line 1: has {len(names)} column(s), expected user, {role}'
+    )
+  fields = body(_is_header(names) or names[1].strip().lower() == role)
+  return _user_column(fields, tokens.numbers(fields, 1, role))
+
+
+def read_ids(path: str | os.PathLike[str], role: str) -> np.ndarray:
+  """Returns the ids of a text file that has one on each line.
+
+  Empty lines, and a first line that is `role` or one of its other names, do
+  not count. An id that is there twice is an error.
+  """
+  path = pathlib.Path(path)
+  text = tokens.decode(read_bytes(path), str(path)).decode('utf-8')
+  lines = [line.strip() for line in text.split('\n')]
+  # Without digits: movie1 is an id.
+  if _role(lines[0]) == role and not re.search(r'\d', lines[0]):
+    lines[0] = ''
+  seen: dict[str, int] = {}
+  for number, line in enumerate(lines, 1):
+    if not line:
+      continue
+    if line in seen:
+      raise DataError(
+        f'{path}, line {number}: {role} {line} is in line {seen[line]}, too; '
+        'keep one'
+      )
+    seen[line] = number
+  if not seen:
+    raise DataError(f'{path}: has no {role} ids')
+  return np.array(list(seen))
+
+
+def read_user_table(path: str | os.PathLike[str]) -> Column:
+  """Returns the numbers [N, D] of a text file of user,number,number,...
+
+  It may have a header, which names the user. `items` are empty.
+  """
+  names, body, file = _open_table(path)
+  if len(names) < 2:
+    raise DataError(
+      f'{file}, line 1: has {len(names)} column(s), expected user and numbers'
+    )
+  header = _is_header(names)
+  fields = body(header)
+  roles = [
+    name.strip() if header else f'number {place}'
+    for place, name in enumerate(names)
+  ]
+  columns = [
+    tokens.numbers(fields, place, role)
+    for place, role in enumerate(roles)
+    if place > 0
+  ]
+  return _user_column(fields, np.stack(columns, axis=1))
+
+
+def _open_table(path: str | os.PathLike[str]):
+  path = pathlib.Path(path)
+  file, raw = str(path), tokens.decode(read_bytes(path), str(path))
+  lines = tokens.split_lines(raw, file)
+  return *_cut(raw, lines, _sniff(raw, file)), file
+
+
+def check_users_once(table: Column) -> None:
+  """Raises DataError at the first user that was there before."""
+  ids, index = table.users
+  if len(ids) == len(index):
+    return
+  again = np.ones(len(index), bool)
+  again[np.unique(index, return_index=True)[1]] = False
+  row = int(again.argmax())
+  raise DataError(
+    f'{table.where(row)}: user {ids[index[row]]} is there before; keep one line'
+  )
+
+
+def _user_column(fields, value: np.ndarray) -> Column:
+  none = np.array([], np.int64)
+  users = tokens.ids(fields, 0, 'user')
+  return Column(users, (none, none), value, fields.where)
+
+
+def read_bytes(path: pathlib.Path) -> bytes:
+  """Returns the content of a file that is there and not empty."""
+  if path.is_dir():
+    raise DataError(f'{path}: is a directory; name the file in it')
+  try:
+    raw = path.read_bytes()
+  except FileNotFoundError as error:
+    raise DataError(f'{path}: no such file; check the path') from error
+  except OSError as error:
+    raise DataError(f'{path}: cannot be read: {error.strerror}') from error
+  if not raw.strip():
+    raise DataError(f'{path}: the file is empty')
+  for magic, kind in _PACKED.items():
+    if raw.startswith(magic):
+      raise DataError(f'{path}: is {kind}; unpack it first')
+  return raw
+
+
+def _check_options(
+  format: str, columns: Mapping[str, Any] | None, delimiter: str | None
+) -> None:
+  if format not in FORMATS:
+    raise DataError(f'format={format!r} is not one of {", ".join(FORMATS)}')
+  for role in columns or {}:
+    if role not in _ROLES:
+      raise DataError(f'columns: {role!r} is not one of {", ".join(_ROLES)}')
+  if delimiter is not None and not re.fullmatch(
+    '[^"\r\nA-Za-z0-9]{1,2}', delimiter
+  ):
+    raise DataError(
+      f'delimiter={delimiter!r} must be one or two characters, no letter, '
+      'digit, quote or line break'
+    )
+
+
+def _read_text(
+  raw, path, format, columns, delimiter, header
+) -> tuple[tokens.Fields, dict[str, int], list[str]]:
+  """Returns (fields, role -> position, the header's names) of a text file."""
+  file = str(path)
+  lines = tokens.split_lines(raw, file)
+  first = lines.text(0)
+  if format == 'auto':
+    format = _recognise(path.name, first, delimiter)
+  if format == 'netflix':
+    found = {'user': 0, 'item': 1, 'rating': 2, 'timestamp': 3}
+    return _netflix(lines), found, []
+  if format == 'inter':
+    delimiter, header = delimiter or '\t', True
+    if ':' not in first:
+      raise DataError(
+        f'{file}, line 1: not a RecBole header such as '
+        f"'user_id:token<TAB>item_id:token<TAB>rating:float': {first[:60]!r}"
+      )
+  delimiter = delimiter or _DELIMITER.get(format) or _sniff(raw, file)
+  names, body = _cut(raw, lines, delimiter, quotes=format != 'inter')
+  if format == 'inter':
+    names = [name.split(':')[0] for name in names]
+  looks = _is_header(names)
+  if format in _NO_HEADER and (looks or header):
+    raise DataError(
+      f'{file}, line 1: {first[:60]!r} is a header, but format {format} has '
+      "none; remove the line or pass format='text'"
+    )
+  by_name = any(isinstance(c, str) for c in (columns or {}).values())
+  if header is None:
+    header = looks or by_name
+  found = _choose(names, columns or {}, header, file)
+  return body(header), found, names if header else []
+
+
+def _cut(
+  raw: bytes, lines: tokens.Lines, delimiter: str, *, quotes: bool = True
+) -> tuple[list[str], Callable[[bool], tokens.Fields]]:
+  """Returns the first record, and what cuts the file with or without it."""
+  file = lines.file
+  # '::' files and RecBole's do not quote; elsewhere a quote is csv's.
+  if quotes and b'"' in raw and len(delimiter) == 1:
+    records, numbers = tokens.read_records(raw, delimiter, file)
+    names, count = records[0], len(records)
+    cut = lambda skip: tokens.from_records(
+      records[skip:], numbers[skip:], len(names), file
+    )
+  else:
+    names, count = lines.text(0).split(delimiter), len(lines.start)
+    cut = lambda skip: tokens.split_fields(
+      lines.tail() if skip else lines, delimiter, len(names)
+    )
+
+  def body(header: bool) -> tokens.Fields:
+    if header and count == 1:
+      raise DataError(f'{file}: has a header but no ratings')
+    return cut(header)
+
+  return names, body
+
+
+def _parse(
+  fields: tokens.Fields, found: Mapping[str, int], names: list[str]
+) -> tuple:
+  """Returns (users, items, values, timestamps, where) of a text file."""
+  del names
+  stamp = found.get('timestamp')
+  return (
+    tokens.ids(fields, found['user'], 'user'),
+    tokens.ids(fields, found['item'], 'item'),
+    tokens.numbers(fields, found['rating'], 'rating').astype(np.float64),
+    None if stamp is None else tokens.timestamps(fields, stamp),
+    fields.where,
+  )
+
+
+def _recognise(name: str, first: str, delimiter: str | None) -> str:
+  """Returns the format of a text file from its name and first line."""
+  if name.endswith('.inter') or re.match(r'\w+:(token|float)\b', first):
+    return 'inter'
+  if name.startswith('combined_data') or re.fullmatch(r'\d+:', first.strip()):
+    return 'netflix'
+  if delimiter is not None:
+    return 'text'
+  if re.fullmatch(r'u\.data|u[1-5ab]\.(base|test)', name) and '\t' in first:
+    return 'u.data'
+  return 'ratings.dat' if '::' in first else 'text'
+
+
+def _sniff(raw: bytes, file: str) -> str:
+  """Returns the delimiter of the first record, looking outside of quotes."""
+  record = re.match(rb'(?:[^"\n]|"[^"]*")*', raw)
+  first = re.sub(rb'"[^"]*"', b'', record[0] if record else raw).decode()
+  for least in (3, 2):  # columns; two is an error to be named later
+    for delimiter in ('\t', '::', ';', ','):
+      if len(first.split(delimiter)) >= least:
+        return delimiter
+  raise DataError(
+    f'{file}, line 1: unknown format, no tab, comma, semicolon or :: in '
+    f'{first[:60]!r}; pass delimiter='
+  )
+
+
+def _role(name: str) -> str | None:
+  """Returns what a header name stands for, or None."""
+  plain = re.sub(r'[^a-z]', '', name.lower())
+  return next((role for role, all in _NAMES.items() if plain in all), None)
+
+
+def _is_header(names: list[str]) -> bool:
+  is_number = lambda text: re.fullmatch(r'\s*[-+]?[\d.]+\s*', text) is not None
+  return any(map(_role, names)) and not any(map(is_number, names))
+
+
+def _choose(
+  names: list[str], columns: Mapping[str, str | int], header: bool, file: str
+) -> dict[str, int]:
+  """Returns role -> position, from `columns` first and the header second."""
+  found: dict[str, int] = {}
+  for role, column in columns.items():
+    if isinstance(column, str):
+      if column not in names or not header:
+        have = f'there are: {_listed(names)}' if header else 'no header'
+        raise DataError(f'{file}, line 1: no {role} column {column!r}; {have}')
+      column = names.index(column)
+    if not 0 <= column < len(names):
+      raise DataError(
+        f'{file}, line 1: {role} column {column} is not in 0..{len(names) - 1}'
+      )
+    found[role] = column
+  if header:
+    for position, name in enumerate(names):
+      role = _role(name)
+      if role is None or role in columns or position in columns.values():
+        continue
+      if role in found:
+        raise DataError(
+          f'{file}, line 1: {names[found[role]]!r} and {name!r} could both be '
+          f'the {role}; pass columns={{{role!r}: ...}}'
+        )
+      found[role] = position
+  elif not columns:
+    if not 3 <= len(names) <= 4:
+      raise DataError(
+        f'{file}, line 1: has {len(names)} column(s), expected user, item, '
+        'rating[, timestamp]; pass columns= to say which is which'
+      )
+    found = dict(zip(_ROLES, range(len(names)), strict=False))
+  for role in _ROLES[:3]:
+    if role not in found:
+      raise DataError(
+        f'{file}, line 1: no {role} column among {_listed(names)}; pass '
+        f'columns={{{role!r}: name or position}}'
+      )
+  return found
+
+
+def _listed(names: list[str]) -> str:
+  """Returns the names on one line of bounded length."""
+  return ' '.join(', '.join(names).split())[:120]
+
+
+def _netflix(lines: tokens.Lines) -> tokens.Fields:
+  """Returns user, item, rating, date fields; the item is the line above."""
+  data, start, stop, first, file = lines
+  movie = (stop > start) & (data[stop - 1] == ord(':'))
+  above = np.cumsum(movie) - 1
+  if not movie[0]:
+    raise DataError(
+      f"{file}, line {first}: a rating before any 'movie:' line: "
+      f'{lines.text(0)[:60]!r}'
+    )
+  rating = ~movie
+  if not rating.any():
+    raise DataError(f"{file}: has 'movie:' lines but no ratings")
+  body = lines._replace(start=start[rating], stop=stop[rating])
+  fields = tokens.split_fields(
+    body, ',', 3, numbers=np.flatnonzero(rating) + first
+  )
+  item_start = start[movie][above[rating]]
+  item_stop = stop[movie][above[rating]] - 1
+  return fields._replace(
+    start=np.insert(fields.start, 1, item_start, axis=0),
+    stop=np.insert(fields.stop, 1, item_stop, axis=0),
+  )
+
+
+def _read_parquet(path: pathlib.Path, columns) -> tuple:
+  """Returns (users, items, values, timestamps, where) of a Parquet file."""
+  try:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+  except ImportError as error:
+    raise DataError(
+      f"{path}: reading Parquet needs pyarrow: pip install 'dpmf_jax[parquet]'"
+    ) from error
+  try:
+    names = pq.read_schema(path).names
+    found = _choose(names, columns or {}, True, str(path))
+    # Not `filters` or threads over columns: ratings fit in memory.
+    table = pq.read_table(path, columns=[names[k] for k in found.values()])
+  except (pa.ArrowException, OSError) as error:
+    raise DataError(f'{path}: is not readable Parquet: {error}') from error
+  where = lambda row: f'{path}, row {row}'
+
+  def column(role: str) -> Any:
+    array = table[names[found[role]]]
+    if array.null_count:
+      row = int(np.flatnonzero(array.is_null().to_numpy())[0])
+      raise DataError(f'{where(row)}: the {role} is missing')
+    return array.to_numpy()
+
+  rating = column('rating')
+  if rating.dtype.kind not in 'iuf':
+    raise DataError(f'{path}: the rating column is {rating.dtype}, not numeric')
+  if not len(rating):
+    raise DataError(f'{path}: has columns but no ratings')
+  return (
+    factorize(column('user'), 'user', where),
+    factorize(column('item'), 'item', where),
+    rating.astype(np.float64),
+    column('timestamp') if 'timestamp' in found else None,
+    where,
+  )

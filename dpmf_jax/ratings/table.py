@@ -1,0 +1,477 @@
+"""The ratings table: indices for the maths, original ids for the people."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse
+
+from dpmf_jax.ratings.ids import DataError as DataError
+from dpmf_jax.ratings.ids import Where, factorize, places
+
+Duplicates = Literal['last', 'first', 'mean', 'error']
+
+DUPLICATES = ('last', 'first', 'mean', 'error')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Ratings:
+  """Ratings of users for items, checked when made and read-only after.
+
+  Privacy: the id lists and the scale are public facts. A system treats them
+  as the fixed domain in which neighbouring data sets differ by a rating, so
+  the scale is always given, never taken from the data.
+
+  Attributes:
+    user: [N] int32, index into `user_ids`.
+    item: [N] int32, index into `item_ids`.
+    value: [N] float32, inside `scale`.
+    user_ids: the original ids: int64 if every one is a canonical integer
+      ('7', not '007'), else str.
+    item_ids: the same for items.
+    scale: smallest and largest rating that can be given.
+    titles: item id (as str) -> title; may be empty.
+    timestamp: [N] int64 or float64 seconds, or None.
+    epsilon: [N] float64, positive: the epsilon that each rating is to have in
+      a personalised system, a public fact; or None. See `specification`.
+    name: what to call the data in messages and files.
+    public: which of 'users' and 'items' have a list of ids that was made
+      without looking at the ratings; see `with_public_ids`.
+    most_users: a public bound on the number of users, or None.
+  """
+
+  user: np.ndarray
+  item: np.ndarray
+  value: np.ndarray
+  user_ids: np.ndarray
+  item_ids: np.ndarray
+  scale: tuple[float, float]
+  titles: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  timestamp: np.ndarray | None = None
+  epsilon: np.ndarray | None = None
+  name: str = 'ratings'
+  public: frozenset[str] = frozenset()
+  most_users: int | None = None
+
+  def __post_init__(self):
+    put = lambda name, array: object.__setattr__(self, name, _frozen(array))
+    put('user', _indices('user', self.user, self.user_ids))
+    put('item', _indices('item', self.item, self.item_ids))
+    put('value', np.asarray(self.value, np.float32))
+    put('user_ids', np.asarray(self.user_ids))
+    put('item_ids', np.asarray(self.item_ids))
+    object.__setattr__(self, 'scale', check_scale(self.scale))
+    if self.timestamp is not None:
+      put(
+        'timestamp',
+        _seconds(self.timestamp, lambda row: f'{self.name}, row {row}'),
+      )
+    if self.epsilon is not None:
+      put('epsilon', _epsilons(self.epsilon, self.name))
+    _check(self)
+
+  @property
+  def num_users(self) -> int:
+    """How many users there may be: the public bound, or as many as listed."""
+    return self.most_users or len(self.user_ids)
+
+  @property
+  def num_items(self) -> int:
+    return len(self.item_ids)
+
+  def __len__(self) -> int:
+    return len(self.value)
+
+  def __repr__(self) -> str:
+    low, high = self.scale
+    return (
+      f'Ratings({self.name!r}: {self.num_users} users, {self.num_items} items, '
+      f'{len(self)} ratings, scale {low:g}..{high:g})'
+    )
+
+  def take(self, index: np.ndarray) -> Ratings:
+    """Returns the ratings at `index` (numbers or mask); id lists unchanged."""
+    part = lambda array: None if array is None else array[index]
+    return dataclasses.replace(
+      self,
+      user=self.user[index],
+      item=self.item[index],
+      value=self.value[index],
+      timestamp=part(self.timestamp),
+      epsilon=part(self.epsilon),
+    )
+
+
+def from_arrays(
+  users: Any,
+  items: Any,
+  values: Any,
+  *,
+  scale: tuple[float, float],
+  timestamps: Any = None,
+  titles: Mapping[str, str] | None = None,
+  duplicates: Duplicates = 'last',
+  name: str = 'ratings',
+) -> Ratings:
+  """Returns the Ratings of three equally long columns of ids and values.
+
+  The id lists are sorted. A (user, item) pair that occurs more than once is
+  an error, or is reduced to its last, first or mean value with a warning.
+  """
+  columns = {'users': users, 'items': items, 'values': values}
+  if timestamps is not None:
+    columns['timestamps'] = timestamps
+  lengths = {key: len(column) for key, column in columns.items()}
+  if len(set(lengths.values())) > 1:
+    raise DataError(f'{name}: columns differ in length: {lengths}')
+  if not lengths['values']:
+    raise DataError(f'{name}: there are no ratings')
+  where = lambda row: f'{name}, row {row}'
+  return assemble(
+    factorize(users, 'user', where),
+    factorize(items, 'item', where),
+    _numbers(values, name),
+    scale=scale,
+    timestamp=timestamps,
+    titles=titles,
+    duplicates=duplicates,
+    name=name,
+    where=where,
+  )
+
+
+def with_public_ids(
+  ratings: Ratings,
+  *,
+  users: Any = None,
+  items: Any = None,
+  num_users: int | None = None,
+) -> Ratings:
+  """Returns the same ratings, in lists that do not tell who has any.
+
+  Args:
+    ratings: whose own lists, of the ids that occur, are replaced.
+    users: all ids that a user may have, rated or not, or None.
+    items: all ids that an item may have, or None.
+    num_users: for systems that protect whole users, and keep the list of them
+      secret: as many users as there may be, in place of `users`.
+
+  Privacy: lists and number must be made without looking at the ratings. Then
+  what a system releases of them, and its settings, are the same for
+  neighbouring data sets. A rating outside of the lists is an error, which
+  itself tells of it.
+  """
+  if users is not None and num_users is not None:
+    raise DataError('give users or num_users, not both')
+  changed: dict[str, Any] = {}
+  for role, given in (('user', users), ('item', items)):
+    if given is None:
+      continue
+    ids, index = factorize(given, role, lambda row: f'public ids, row {row}')
+    if len(ids) != len(index):
+      twice = ids[np.bincount(index).argmax()]
+      raise DataError(f'the public list of {role}s has {twice} more than once')
+    own = getattr(ratings, f'{role}_ids')
+    place = places(own, np.arange(len(own)), ids)
+    rated = np.unique(getattr(ratings, role))
+    if (row := _first(place[rated] < 0)) is not None:
+      raise DataError(
+        f'{ratings.name}: {role} {own[rated[row]]} is not in the public list '
+        f'of {len(ids)} {role}s; add it, or remove its ratings'
+      )
+    changed |= {role: place[getattr(ratings, role)], f'{role}_ids': ids}
+  listed = {f'{role}s' for role in ('user', 'item') if role in changed}
+  if num_users is not None:
+    if num_users < len(ratings.user_ids):
+      raise DataError(
+        f'num_users={num_users} is below the number of users in '
+        f'{ratings.name}, {len(ratings.user_ids)}; give a bound that holds'
+      )
+    changed['most_users'] = int(num_users)
+  return dataclasses.replace(ratings, **changed, public=ratings.public | listed)
+
+
+def from_dataframe(
+  df: Any,
+  *,
+  scale: tuple[float, float],
+  user: str = 'user',
+  item: str = 'item',
+  rating: str = 'rating',
+  timestamp: str | None = None,
+  titles: Mapping[str, str] | None = None,
+  duplicates: Duplicates = 'last',
+  name: str = 'dataframe',
+) -> Ratings:
+  """Returns the Ratings of a pandas DataFrame with the columns named."""
+  wanted = [user, item, rating] + ([timestamp] if timestamp else [])
+  for column in wanted:
+    if column not in df.columns:
+      found = ', '.join(map(str, df.columns))
+      raise DataError(f'{name}: no column {column!r}; there are: {found}')
+  return from_arrays(
+    df[user].to_numpy(),
+    df[item].to_numpy(),
+    df[rating].to_numpy(),
+    scale=scale,
+    timestamps=df[timestamp].to_numpy() if timestamp else None,
+    titles=titles,
+    duplicates=duplicates,
+    name=name,
+  )
+
+
+def from_csr(
+  matrix: Any,
+  *,
+  scale: tuple[float, float],
+  user_ids: Any = None,
+  item_ids: Any = None,
+  titles: Mapping[str, str] | None = None,
+  name: str = 'matrix',
+) -> Ratings:
+  """Returns the stored entries of a sparse [U, I] matrix as Ratings.
+
+  Rows and columns keep their place; ids default to 0..U-1 and 0..I-1.
+  """
+  entries = scipy.sparse.coo_array(matrix)
+  shape: Any = entries.shape  # SciPy types it as optional
+  num_users, num_items = shape
+  ids = lambda given, size: np.arange(size) if given is None else given
+  return Ratings(
+    user=entries.coords[0],
+    item=entries.coords[1],
+    value=entries.data,
+    user_ids=_id_list(ids(user_ids, num_users), num_users, 'user_ids', name),
+    item_ids=_id_list(ids(item_ids, num_items), num_items, 'item_ids', name),
+    scale=scale,
+    titles=titles or {},
+    name=name,
+  )
+
+
+def to_csr(ratings: Ratings) -> scipy.sparse.csr_array:
+  """Returns the [U, I] float32 matrix; a rating of 0 is a stored entry."""
+  shape = (ratings.num_users, ratings.num_items)
+  coords = (ratings.user, ratings.item)
+  return scipy.sparse.csr_array((ratings.value, coords), shape=shape)
+
+
+def to_dataframe(ratings: Ratings) -> Any:
+  """Returns a pandas DataFrame: user, item, rating[, timestamp][, epsilon]."""
+  try:
+    import pandas as pd
+  except ImportError as error:
+    raise DataError(
+      "to_dataframe needs pandas: pip install 'dpmf_jax[pandas]'"
+    ) from error
+  columns = {
+    'user': ratings.user_ids[ratings.user],
+    'item': ratings.item_ids[ratings.item],
+    'rating': ratings.value,
+  }
+  if ratings.timestamp is not None:
+    columns['timestamp'] = ratings.timestamp
+  if ratings.epsilon is not None:
+    columns['epsilon'] = ratings.epsilon
+  return pd.DataFrame(columns)
+
+
+def assemble(
+  users: tuple[np.ndarray, np.ndarray],
+  items: tuple[np.ndarray, np.ndarray],
+  value: np.ndarray,
+  *,
+  scale: tuple[float, float],
+  timestamp: Any,
+  titles: Mapping[str, str] | None,
+  duplicates: Duplicates,
+  name: str,
+  where: Where,
+) -> Ratings:
+  """Returns Ratings from (ids, index) pairs; errors are located by `where`."""
+  low, high = check_scale(scale)
+  if duplicates not in DUPLICATES:
+    raise DataError(
+      f'duplicates={duplicates!r} is not one of {", ".join(DUPLICATES)}'
+    )
+  if not len(value):
+    raise DataError(f'{name}: there are no ratings')
+  if (row := _first(~np.isfinite(value))) is not None:
+    raise DataError(
+      f'{where(row)}: rating {value[row]} is not a finite number; '
+      'remove or correct it'
+    )
+  if (row := _first((value < low) | (value > high))) is not None:
+    raise DataError(
+      f'{where(row)}: rating {value[row]:g} is outside the scale '
+      f'{low:g}..{high:g}; correct it or pass the right scale'
+    )
+  (user_ids, user), (item_ids, item) = users, items
+  if timestamp is not None:
+    timestamp = _seconds(timestamp, where)
+  keep, value = _resolve(
+    user.astype(np.int64) * len(item_ids) + item, value, duplicates, where
+  )
+  return Ratings(
+    user=user[keep],
+    item=item[keep],
+    value=value,
+    user_ids=user_ids,
+    item_ids=item_ids,
+    scale=scale,
+    titles=titles or {},
+    timestamp=None if timestamp is None else timestamp[keep],
+    name=name,
+  )
+
+
+def check_scale(scale: Any) -> tuple[float, float]:
+  """Returns (r_min, r_max) as finite floats in order, or raises DataError."""
+  try:
+    low, high = map(float, scale)
+  except (TypeError, ValueError):
+    low = high = math.nan
+  if not (math.isfinite(low) and math.isfinite(high) and low < high):
+    raise DataError(
+      f'scale={scale!r} is not a pair of finite numbers r_min < r_max; '
+      'pass the public bounds of a rating, for example (1, 5)'
+    )
+  return low, high
+
+
+def _first(mask: np.ndarray) -> int | None:
+  return int(mask.argmax()) if mask.any() else None
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+  array = array.view()  # so that the caller's own array stays writable
+  array.flags.writeable = False
+  return array
+
+
+def _indices(role: str, index: Any, ids: Any) -> np.ndarray:
+  index, size = np.asarray(index), len(ids)
+  if index.dtype.kind not in 'iu':
+    raise DataError(f'{role}: indices have type {index.dtype}, not integer')
+  row = _first((index < 0) | (index >= size))
+  if row is not None:
+    raise DataError(f'{role}[{row}] = {index[row]} is not in 0..{size - 1}')
+  return index.astype(np.int32, copy=False)
+
+
+def _check(ratings: Ratings) -> None:
+  name, count = ratings.name, len(ratings.value)
+  for field in ('user', 'item', 'value', 'timestamp', 'epsilon'):
+    array = getattr(ratings, field)
+    if array is not None and array.shape != (count,):
+      raise DataError(f'{name}: {field} has shape {array.shape}, not [{count}]')
+  if not count:
+    raise DataError(f'{name}: there are no ratings')
+  for field in ('user_ids', 'item_ids'):
+    ids = getattr(ratings, field)
+    if ids.ndim != 1 or (ids.dtype != np.int64 and ids.dtype.kind != 'U'):
+      raise DataError(f'{name}: {field} is {ids.dtype}, not int64 or str')
+    if len(np.unique(ids)) != len(ids):
+      raise DataError(f'{name}: {field} holds an id more than once')
+  # Rounding to float32 is monotone, so a rating inside the scale stays there.
+  low, high = np.float32(ratings.scale[0]), np.float32(ratings.scale[1])
+  outside = ~((ratings.value >= low) & (ratings.value <= high))
+  if (row := _first(outside)) is not None:
+    raise DataError(
+      f'{name}, row {row}: rating {ratings.value[row]:g} is outside the scale '
+      f'{low:g}..{high:g}; correct it or pass the right scale'
+    )
+  pair = ratings.user.astype(np.int64) * ratings.num_items + ratings.item
+  if has_duplicates(pair):
+    order = np.argsort(pair, kind='stable')
+    row = int(order[1:][pair[order][1:] == pair[order][:-1]].min())
+    raise DataError(
+      f'{name}, row {row}: user {ratings.user_ids[ratings.user[row]]} rates '
+      f'item {ratings.item_ids[ratings.item[row]]} again; keep one rating'
+    )
+
+
+def has_duplicates(keys: np.ndarray) -> bool:
+  """Returns whether a key occurs twice; one pass if they come sorted."""
+  if (keys[1:] > keys[:-1]).all():
+    return False
+  keys = np.sort(keys)
+  return bool((keys[1:] == keys[:-1]).any())
+
+
+def _resolve(
+  pair: np.ndarray, value: np.ndarray, duplicates: Duplicates, where: Where
+) -> tuple[np.ndarray | slice, np.ndarray]:
+  """Returns (rows to keep, their values) after the policy on duplicates."""
+  if not has_duplicates(pair):
+    return slice(None), value
+  order = np.argsort(pair, kind='stable')
+  new = np.concatenate([[True], pair[order][1:] != pair[order][:-1]])
+  extra, start = int((~new).sum()), np.flatnonzero(new)
+  what = f'{where(int(order[~new].min()))}: (user, item) rated before'
+  if duplicates == 'error':
+    raise DataError(
+      f'{what}, {extra} such rating(s) in all; '
+      "remove them or pass duplicates='last', 'first' or 'mean'"
+    )
+  warnings.warn(
+    f'{what}, {extra} such rating(s) in all; keeping the {duplicates}',
+    stacklevel=4,
+  )
+  last = np.append(start[1:], len(order)) - 1
+  if duplicates == 'mean':
+    sums = np.add.reduceat(value[order].astype(np.float64), start)
+    value = value.astype(np.float64)
+    value[order[last]] = sums / (last - start + 1)
+  keep = np.sort(order[start if duplicates == 'first' else last])
+  return keep, value[keep]
+
+
+def _id_list(ids: Any, size: int, field: str, name: str) -> np.ndarray:
+  ids = np.asarray(ids)
+  if len(ids) != size:
+    raise DataError(f'{name}: {field} has {len(ids)} ids for {size} places')
+  kept, index = factorize(ids, field, lambda row: f'{name}, {field}[{row}]')
+  return kept[index]
+
+
+def _numbers(values: Any, name: str) -> np.ndarray:
+  try:
+    return np.asarray(values, np.float64)
+  except (TypeError, ValueError) as error:
+    raise DataError(f'{name}: ratings are not all numbers: {error}') from error
+
+
+def _epsilons(epsilon: Any, name: str) -> np.ndarray:
+  try:
+    epsilon = np.array(epsilon, np.float64)
+  except (TypeError, ValueError) as error:
+    raise DataError(f'{name}: epsilons are not all numbers: {error}') from error
+  good = np.isfinite(epsilon) & (epsilon > 0)
+  if (row := _first(~good)) is not None:
+    raise DataError(
+      f'{name}, row {row}: epsilon {epsilon.flat[row]} is not positive and '
+      'finite; remove the rating to leave it out'
+    )
+  return epsilon
+
+
+def _seconds(timestamp: Any, where: Where) -> np.ndarray:
+  stamp = np.asarray(timestamp)
+  if stamp.dtype.kind == 'M':
+    if (row := _first(np.isnat(stamp))) is not None:
+      raise DataError(f'{where(row)}: the timestamp is missing')
+    return stamp.astype('M8[s]').astype(np.int64)
+  if stamp.dtype.kind in 'iu':
+    return stamp.astype(np.int64, copy=False)
+  if stamp.dtype.kind != 'f':
+    raise DataError(f'timestamps have type {stamp.dtype}; pass numbers')
+  if (row := _first(~np.isfinite(stamp))) is not None:
+    raise DataError(f'{where(row)}: timestamp {stamp[row]} is not finite')
+  return stamp.astype(np.float64, copy=False)

@@ -1,0 +1,216 @@
+"""Rows: ratings laid out for the device, as fixed-length slices of rows.
+
+Ratings are sorted by row (user or item) and every row is cut into slices of
+L slots, so that all arrays are rectangular, padding is bounded by one slice
+per row, and neither orientation needs a scatter over ratings: a kernel sums
+inside slices, then adds the slice sums into rows.
+
+The chunk axis is the only one that is sharded: every device sums its own
+slices into rows and the row sums are added with `psum` (`kernels/slices.py`).
+One device is the same code without the `psum`.
+
+Shapes: C chunks, S slices in a chunk, L slots in a slice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as Spec
+
+from dpmf_jax.ratings.table import Ratings
+
+SLOTS = 32
+SLICES = 64
+# Columns whose factors (0.8 MB at rank 20) stay in a core's cache together.
+NEAR = 8192
+
+
+@dataclass(frozen=True)
+class Rows:
+  """One orientation of a ratings matrix, cut into slices.
+
+  The arrays are NumPy when built and JAX once on a device. Slots past
+  `length` are padding: column 0, value 0.
+
+  Attributes:
+    column: [C, S, L] int32, index on the other side.
+    value: [C, S, L] float32, the rating.
+    length: [C, S] int32, how many slots of a slice are ratings.
+    row: [C, S] int32, the row of a slice.
+    num_rows: how many rows there are (static).
+    mesh: devices over which C is sharded, or None (static).
+    level: [C, S, L] float32, the epsilon that each rating is to have, rounded
+      down, and 0 in padding; None where there is no specification.
+  """
+
+  column: Any
+  value: Any
+  length: Any
+  row: Any
+  num_rows: int
+  mesh: Any = None
+  level: Any = None
+
+
+class Data(NamedTuple):
+  """The same ratings by user and by item, which is what systems are given."""
+
+  by_user: Rows
+  by_item: Rows
+
+
+def rows(
+  row: np.ndarray,
+  column: np.ndarray,
+  value: np.ndarray,
+  num_rows: int,
+  *,
+  level: np.ndarray | None = None,
+  slots: int = SLOTS,
+  slices: int = SLICES,
+  chunk_multiple: int = 1,
+  least_chunks: int = 2,
+) -> Rows:
+  """Row slices of the ratings (row, column, value).
+
+  Args:
+    row: [N] row of each rating.
+    column: [N] its index on the other side.
+    value: [N] its value.
+    num_rows: rows in all; rows without ratings take no slices.
+    level: [N] the epsilon that it is to have, or None.
+    slots: L, slots in a slice.
+    slices: S, slices in a chunk.
+    chunk_multiple: C is padded to a multiple of this, to shard evenly.
+    least_chunks: and to as many for each shard. A loop over one chunk is
+      compiled to another program than one over more, and may round floats
+      differently; with two, neighbouring data sets have the same program.
+
+  Returns:
+    Rows of NumPy arrays. Ratings of a row are in the order of `column`.
+    Slices that start within the same 8,192 columns are together, so that what
+    they gather is still in the cache, and in row order among themselves: the
+    layout does not depend on the order in which the ratings were given.
+  """
+  by_row = np.lexsort((column, row))
+  row, column, value = row[by_row], column[by_row], value[by_row]
+  counts = np.bincount(row, minlength=num_rows)
+  slices_of = -(-counts // slots)
+  used = int(slices_of.sum())
+  chunks = max(-(-used // slices), least_chunks * chunk_multiple)
+  chunks = -(-chunks // chunk_multiple) * chunk_multiple
+  total = chunks * slices
+
+  slice_row = np.repeat(np.arange(num_rows, dtype=np.int32), slices_of)
+  first_slice = np.cumsum(slices_of) - slices_of  # [num_rows]
+  first_rating = np.cumsum(counts) - counts  # [num_rows]
+  rank = np.arange(used) - first_slice[slice_row]  # place among row's slices
+  first_column = column[first_rating[slice_row] + rank * slots]
+  order = np.argsort(first_column // NEAR, kind='stable')  # [used]
+  place = np.empty_like(order)
+  place[order] = np.arange(used)
+  within = np.arange(row.size) - first_rating[row]
+  # [N] place in the flat layout
+  slot = place[first_slice[row] + within // slots] * slots + within % slots
+
+  flat_column = np.zeros(total * slots, np.int32)
+  flat_value = np.zeros(total * slots, np.float32)
+  flat_column[slot] = column
+  flat_value[slot] = value
+  flat_level = None
+  if level is not None:
+    flat_level = np.zeros(total * slots, np.float32)
+    flat_level[slot] = rounded_down(level[by_row])
+    flat_level = flat_level.reshape(chunks, slices, slots)
+  length = np.zeros(total, np.int32)
+  length[:used] = np.minimum(counts[slice_row] - rank * slots, slots)[order]
+  # Padding slices belong to the last row, and add zero.
+  padded_row = np.full(total, max(num_rows - 1, 0), np.int32)
+  padded_row[:used] = slice_row[order]
+  return Rows(
+    column=flat_column.reshape(chunks, slices, slots),
+    value=flat_value.reshape(chunks, slices, slots),
+    length=length.reshape(chunks, slices),
+    row=padded_row.reshape(chunks, slices),
+    num_rows=num_rows,
+    level=flat_level,
+  )
+
+
+def rounded_down(values: np.ndarray) -> np.ndarray:
+  """The largest float32 that are not above the non-negative `values`."""
+  with np.errstate(over='ignore'):  # what is too large becomes the largest
+    nearest = np.asarray(values).astype(np.float32)
+  above = nearest > np.asarray(values, np.float64)
+  return np.where(above, np.nextafter(nearest, np.float32(0)), nearest)
+
+
+def data_rows(ratings: Ratings, *, chunk_multiple: int = 1, **layout) -> Data:
+  """Both orientations of `ratings` as NumPy row slices."""
+  layout |= {'chunk_multiple': chunk_multiple, 'level': ratings.epsilon}
+  return Data(
+    by_user=rows(
+      ratings.user, ratings.item, ratings.value, ratings.num_users, **layout
+    ),
+    by_item=rows(
+      ratings.item, ratings.user, ratings.value, ratings.num_items, **layout
+    ),
+  )
+
+
+AXIS = 'chunks'
+
+jax.tree_util.register_dataclass(
+  Rows,
+  data_fields=['column', 'value', 'length', 'row', 'level'],
+  meta_fields=['num_rows', 'mesh'],
+)
+
+
+def device_mesh(num_devices: int | None = None) -> Mesh | None:
+  """A mesh over the first `num_devices` devices (all by default).
+
+  None where there is just one: a single device needs no mesh. To use the
+  cores of a CPU as devices, call
+  `jax.config.update('jax_num_cpu_devices', cores)` before JAX starts.
+  """
+  devices = jax.devices()
+  num_devices = len(devices) if num_devices is None else num_devices
+  if not 1 <= num_devices <= len(devices):
+    raise ValueError(
+      f'num_devices={num_devices} is not in 1..{len(devices)}, the number of '
+      f'{devices[0].platform} devices'
+    )
+  if num_devices == 1:
+    return None
+  return Mesh(np.array(devices[:num_devices]), (AXIS,))
+
+
+def put_rows(rows: Rows, mesh: Mesh | None = None) -> Rows:
+  """`rows` on the device, its chunks spread over `mesh` where there is one."""
+  rows = dataclasses.replace(rows, mesh=mesh)
+  if mesh is None:
+    return jax.device_put(rows)
+  return jax.device_put(rows, NamedSharding(mesh, Spec(AXIS)))
+
+
+def put_replicated(tree, mesh: Mesh | None = None):
+  """`tree` on every device of `mesh`; unchanged where there is none."""
+  if mesh is None:
+    return tree
+  return jax.device_put(tree, NamedSharding(mesh, Spec()))
+
+
+def training_data(
+  ratings: Ratings, *, mesh: Mesh | None = None, **layout
+) -> Data:
+  """Both orientations of `ratings` on the device, as systems take them."""
+  multiple = 1 if mesh is None else mesh.size
+  data = data_rows(ratings, chunk_multiple=multiple, **layout)
+  return Data(*(put_rows(rows, mesh) for rows in data))

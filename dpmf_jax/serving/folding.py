@@ -1,0 +1,149 @@
+"""Folding users in who were never trained on.
+
+A user's row is the ridge regression of their own ratings on the released item
+factors (`types.Fit`), for many users at a time.
+
+Privacy: what a user gets depends on the release and on their own ratings
+alone; it costs the others nothing beyond the release.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpmf_jax.kernels.regression import ridge_fit
+from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.rows import SLICES, SLOTS, Rows, put_rows, rows
+from dpmf_jax.serving.models import Model, id_places, seen_matrix
+from dpmf_jax.types import Fit
+
+_BLOCK = 4096  # users solved for at a time: bounds memory to [B, D, D]
+
+
+@jax.jit
+def _solved(user_rows: Rows, prior, item, offset, ridge):
+  start = jnp.broadcast_to(prior[None], (user_rows.num_rows, len(prior)))
+  return ridge_fit(user_rows, start, item, offset=offset, ridge=ridge)
+
+
+def user_factors(
+  user: np.ndarray,
+  item: np.ndarray,
+  value: np.ndarray,
+  num_users: int,
+  *,
+  item_factors: np.ndarray,
+  offset: float,
+  fit: Fit,
+) -> np.ndarray:
+  """[num_users, D] float32, many at a time; ratings are (user, item, value)."""
+  width = item_factors.shape[1]
+  for name, given in fit._asdict().items():
+    if np.shape(given) != (width,):
+      raise ValueError(
+        f'{name} of the fit has shape {np.shape(given)}, items have '
+        f'{width} columns'
+      )
+  if not np.isfinite(item_factors).all():
+    raise ValueError('the items have factors that are not finite')
+  if not (np.asarray(fit.ridge) > 0).all():
+    raise ValueError(f'ridge={fit.ridge} must be positive')
+  settings = [
+    jnp.asarray(given, jnp.float32)
+    for given in (fit.prior, item_factors, offset, fit.ridge)
+  ]
+  order = np.argsort(user, kind='stable')
+  user, item, value = user[order], item[order], value[order]
+  # All blocks have one shape, of powers of two: little is ever compiled.
+  size = min(_BLOCK, _power_of_two(num_users))
+  starts = np.arange(0, num_users, size)
+  counts = np.bincount(user, minlength=num_users)
+  slices = np.add.reduceat(-(-counts // SLOTS), starts)
+  chunks = max(2, _power_of_two(-(-int(slices.max()) // SLICES)))
+  ends = np.r_[0, counts.cumsum()]  # of each user's ratings
+  found = np.empty((num_users, width), np.float32)
+  for start in starts.tolist():
+    stop = min(start + size, num_users)
+    part = slice(ends[start], ends[stop])
+    block = rows(
+      user[part] - start, item[part], value[part], size, least_chunks=chunks
+    )
+    solved = _solved(put_rows(block), *settings)
+    found[start:stop] = np.asarray(solved)[: stop - start]
+  return found
+
+
+def fold_in(model: Model, ratings: Ratings, *, fit: Fit | None = None) -> Model:
+  """The model with the users of `ratings` in place of its own.
+
+  Each of them gets the row that fits their own ratings best, and what they
+  rated is what they have seen. Ratings of items that the model does not know
+  are left out, with a warning.
+
+  Args:
+    model: its item factors must be released.
+    ratings: of users who need not be in the model, with its items' ids.
+    fit: priors and ridges; the model's by default.
+
+  Privacy: see the module. The result is for the eyes of these users.
+  """
+  if not model.items_released:
+    raise ValueError(
+      'new users cannot be folded into this model: its system releases no item '
+      'factors, and those in private/ are not covered by any guarantee'
+    )
+  fit = fit or model.fit
+  if fit is None:
+    raise ValueError(
+      'new users cannot be folded into this model: how its users are fitted '
+      'to the items is not known (neither user factors nor how to fit them are '
+      'released); pass fit='
+    )
+  low, high = map(np.float32, model.scale)  # as ratings are
+  outside = (ratings.value < low) | (ratings.value > high)
+  if outside.any():
+    raise ValueError(
+      f'{ratings.name}: rating {ratings.value[outside][0]:g} is outside the '
+      f'scale {low:g}..{high:g} of the model'
+    )
+  place = id_places(model.item_ids, ratings.item_ids.astype(str))
+  item = place[ratings.item]
+  known = item >= 0
+  strange = ratings.item_ids[ratings.item[~known]].tolist()
+  if not known.any():
+    raise ValueError(
+      f'{ratings.name}: the model knows none of the items, such as '
+      f'{strange[0]!r}; its own are such as {model.item_ids[0].item()!r}'
+    )
+  if strange:
+    lost = ratings.num_users - len(np.unique(ratings.user[known]))
+    warnings.warn(
+      f'{ratings.name}: {len(strange)} of {len(ratings)} ratings are left '
+      f'out, of {len(set(strange))} item(s) that the model does not know, such '
+      f'as {strange[0]!r}; {lost} user(s) have no others',
+      stacklevel=2,
+    )
+  user, item, value = ratings.user[known], item[known], ratings.value[known]
+  return model._replace(
+    user_factors=user_factors(
+      user,
+      item,
+      value,
+      ratings.num_users,
+      item_factors=model.item_factors,
+      offset=model.offset,
+      fit=fit,
+    ),
+    user_ids=ratings.user_ids,
+    seen=seen_matrix(user, item, (ratings.num_users, len(model.item_ids))),
+    covered=True,
+    fit=fit,
+  )
+
+
+def _power_of_two(least: int) -> int:
+  return 1 << max(least - 1, 0).bit_length()

@@ -1,0 +1,341 @@
+"""Recommendations from a released model, with the ids people know.
+
+A model folder is what `launch.train` writes: `model.safetensors`, `ids.json`,
+`certificate.json` and, for the curator only, `private/`. What is published of
+it, without `private/`, is enough to fold new users in and to compare items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from dpmf_jax import files
+from dpmf_jax.ratings.table import Ratings, check_scale
+from dpmf_jax.serving.scoring import dense_rows, top_products
+from dpmf_jax.types import Fit, Release
+
+# The user ids, where a guarantee keeps them secret.
+USERS = 'private/users.json'
+
+
+class Model(NamedTuple):
+  """A released model with original ids, on the host."""
+
+  user_factors: np.ndarray | None  # [U, D]; None where they are not known
+  item_factors: np.ndarray  # [I, D]
+  offset: float
+  scale: tuple[float, float]
+  user_ids: np.ndarray  # [U] str or int64
+  item_ids: np.ndarray  # [I] str or int64
+  titles: dict[str, str]
+  seen: scipy.sparse.csr_array | None  # [U, I], of the training ratings
+  covered: bool  # whether the certificate covers all that is used here
+  items_released: bool = True  # or taken from private/
+  fit: Fit | None = None  # of new users; None where it is not known
+  bias_columns: tuple[int, ...] = ()  # of factors, known to be biases
+
+
+class Recommendation(NamedTuple):
+  user: Any
+  item: Any
+  score: float
+  rank: int
+  title: str | None
+
+
+class Similar(NamedTuple):
+  """An item that is like another one: `score` is a cosine."""
+
+  item: Any
+  similar: Any
+  score: float
+  rank: int
+  title: str | None  # of `similar`
+
+
+def ids_json(ratings: Ratings) -> dict[str, Any]:
+  """The content of ids.json: original ids in index order, and titles."""
+  return {
+    'users': ratings.user_ids.tolist(),
+    'items': ratings.item_ids.tolist(),
+    'titles': dict(ratings.titles),
+    'scale': list(ratings.scale),
+  }
+
+
+def seen_leaves(ratings: Ratings) -> dict[str, np.ndarray]:
+  """Who rated what, for private/seen.safetensors."""
+  return {'user': ratings.user, 'item': ratings.item}
+
+
+def model_from_release(
+  release: Release, train: Ratings, *, fit: Fit | None = None
+) -> Model:
+  """A model to serve from, straight after training.
+
+  New users are folded in as `fit` says; by default as the release says, or as
+  the released users are spread. So `release` must be what is released.
+  """
+  user, item = release.factors
+  if item is None:
+    raise ValueError('the release has no item factors to recommend from')
+  if user is not None:
+    user = np.asarray(user)
+    fit = fit or release.fit or fit_of_released_users(user)
+    user = user[: len(train.user_ids)]  # without those who might be there
+  shape = (len(train.user_ids), train.num_items)
+  return Model(
+    user_factors=user,
+    item_factors=np.asarray(item),
+    offset=float(release.offset),
+    scale=train.scale,
+    user_ids=train.user_ids,
+    item_ids=train.item_ids,
+    titles=dict(train.titles),
+    seen=seen_matrix(train.user, train.item, shape),
+    covered=True,
+    fit=fit or release.fit,
+  )
+
+
+def fit_of_released_users(user: np.ndarray) -> Fit:
+  """The fit around the mean of released user factors [U, D].
+
+  Columns vary as they do among those users, around ratings with a variance of
+  1. A column that all users have in common, such as the 1 that meets an item's
+  bias, is held.
+  """
+  user = user.astype(np.float64)
+  with np.errstate(divide='ignore'):
+    ridge = 1 / np.where(np.ptp(user, axis=0) == 0, 0, user.var(axis=0))
+  return Fit(user.mean(axis=0), ridge)
+
+
+def load_model(folder: str | Path) -> Model:
+  """The model in `folder`; ValueError names what is missing or broken.
+
+  The certificate may be missing where there is no private/: the scale is in
+  ids.json, too.
+  """
+  folder = Path(folder)
+  needed = ['model.safetensors', 'ids.json']
+  if (folder / 'private').is_dir():
+    needed.append('certificate.json')  # it is written when a run is finished
+  for name in needed:
+    if not (folder / name).is_file():
+      raise ValueError(
+        f'{folder / name} is missing: --model must be the --output folder of '
+        'a finished launch.train'
+      )
+  released, _ = files.load_leaves(folder / 'model.safetensors')
+  ids = files.read_json(folder / 'ids.json')
+  if 'users' not in ids and (folder / USERS).is_file():
+    ids |= files.read_json(folder / USERS)
+  proof = folder / 'certificate.json'
+  certificate = files.read_json(proof) if proof.is_file() else {}
+  leaves = released
+  secret = folder / 'private' / 'unreleased.safetensors'
+  if secret.is_file():
+    leaves = files.load_leaves(secret)[0] | released
+  user, item = (leaves.get(f'factors/{side}') for side in ('user', 'item'))
+  if item is None:
+    raise ValueError(
+      f'{folder / "model.safetensors"} has no item factors (this system does '
+      f'not release them) and {secret} is not there'
+    )
+  if user is not None and 'users' not in ids:
+    raise ValueError(
+      f'{folder / "ids.json"} has no user ids (this system keeps them secret) '
+      f'and {folder / USERS} is not there'
+    )
+  user_ids = ids.get('users', [])
+  shape = (len(user_ids), len(ids['items']))
+  sizes = (len(user_ids) if user is None else len(user), len(item))
+  if sizes != shape:
+    raise ValueError(
+      f'{folder / "ids.json"} lists {shape} users and items, but the model '
+      f'has {sizes}'
+    )
+  fit = None
+  if 'fit/prior' in released:
+    fit = Fit(released['fit/prior'], released['fit/ridge'])
+  elif 'factors/user' in released:
+    fit = fit_of_released_users(released['factors/user'])
+  return Model(
+    user_factors=user,
+    item_factors=item,
+    offset=float(leaves['offset']),
+    scale=_scale(ids, certificate, folder),
+    user_ids=np.asarray(user_ids),
+    item_ids=np.asarray(ids['items']),
+    titles=ids.get('titles', {}),
+    seen=_load_seen(folder / 'private' / 'seen.safetensors', shape),
+    covered=leaves.keys() == released.keys(),
+    items_released='factors/item' in released,
+    fit=fit,
+    bias_columns=_bias_columns(certificate),
+  )
+
+
+def _bias_columns(certificate) -> tuple[int, ...]:
+  """Those that `gaussian_mf.initial_factors` makes, where it was used."""
+  init = certificate.get('parameters', {}).get('init')
+  biased = certificate.get('system') == 'gaussian_mf' and init == 'bias'
+  return (0, 1) if biased else ()
+
+
+def _scale(ids, certificate, folder: Path) -> tuple[float, float]:
+  scale = ids.get('scale') or certificate.get('parameters', {}).get('scale')
+  if scale is None:
+    raise ValueError(
+      f'neither ids.json nor certificate.json in {folder} has the scale of '
+      'the ratings'
+    )
+  return check_scale(scale)
+
+
+def _load_seen(path: Path, shape) -> scipy.sparse.csr_array | None:
+  if not path.is_file():
+    return None
+  leaves, _ = files.load_leaves(path)
+  return seen_matrix(leaves['user'], leaves['item'], shape)
+
+
+def seen_matrix(user, item, shape) -> scipy.sparse.csr_array:
+  """A [U, I] matrix with an entry for every rated pair."""
+  ones = np.ones(len(user), np.int8)
+  return scipy.sparse.csr_array((ones, (user, item)), shape=shape)
+
+
+def top_items(
+  model: Model, users: np.ndarray, k: int, *, filter_seen: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+  """Item indices [B, k] and scores [B, k] for the user indices `users` [B].
+
+  Best first, ties by item index. Where a user has fewer than k items left,
+  the rest is index -1 with score -inf.
+  """
+  if model.user_factors is None:
+    raise ValueError(
+      'the user factors are not known here: this system does not release '
+      'them; fold users in by their own ratings (--ratings=FILE)'
+    )
+  seen = model.seen
+  if filter_seen and seen is None:
+    raise ValueError(
+      'which items were seen is not known here (private/seen.safetensors is '
+      'missing); pass --nofilter_seen to recommend from all items'
+    )
+
+  def excluded(start: int, stop: int, size: int) -> np.ndarray:
+    if not filter_seen or seen is None:
+      return np.zeros((size, len(model.item_ids)), bool)
+    return dense_rows(seen, users[start:stop], size)
+
+  chosen, raw = top_products(
+    model.user_factors[users], model.item_factors, k, excluded
+  )
+  # Ordered by the unclipped score: clipping would make the best items tie.
+  scores = np.clip(raw + np.float32(model.offset), *model.scale)
+  return chosen, np.where(chosen >= 0, scores, -np.inf)
+
+
+def user_indices(model: Model, wanted: Sequence[str] | None) -> np.ndarray:
+  """Indices of original user ids (given as text), of all users for None."""
+  return _indices('user', model.user_ids, wanted)
+
+
+def _indices(
+  role: str, ids: np.ndarray, wanted: Sequence[str] | None
+) -> np.ndarray:
+  if wanted is None:
+    return np.arange(len(ids))
+  place = id_places(ids, np.array([str(label) for label in wanted]))
+  if (place < 0).any():
+    such = f' such as {ids[0].item()!r}' if len(ids) else ''
+    raise ValueError(
+      f'{role} {str(wanted[int((place < 0).argmax())])!r} is not in the model, '
+      f'which has {len(ids)} {role}s{such}'
+    )
+  return place
+
+
+def id_places(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+  """Where in `ids` those written as `wanted` are; -1 where they are not."""
+  texts = ids.astype(str)
+  if not len(texts):
+    return np.full(len(wanted), -1)
+  order = np.argsort(texts)
+  place = np.searchsorted(texts, wanted, sorter=order)
+  place = order[np.minimum(place, len(texts) - 1)]
+  return np.where(texts[place] == wanted, place, -1)
+
+
+def recommend(
+  model: Model,
+  users: Sequence[str] | None = None,
+  k: int = 10,
+  *,
+  filter_seen: bool = True,
+) -> list[Recommendation]:
+  """The k best items for each user (all users for None), with original ids.
+
+  Privacy: scores post-process the release. Leaving out seen items reveals
+  them to the reader, who should be the user.
+  """
+  index = user_indices(model, users)
+  items, scores = top_items(model, index, k, filter_seen=filter_seen)
+  found = _listed(model, model.user_ids[index], items, scores)
+  return list(map(Recommendation._make, found))
+
+
+def similar_items(
+  model: Model, items: Sequence[str] | None = None, k: int = 10
+) -> list[Similar]:
+  """The k items whose factors have the largest cosines with each of `items`.
+
+  Columns of biases do not count: where all items have the same number, where
+  all users have, and `model.bias_columns`. An item that is zero elsewhere is
+  like no other (0).
+
+  Privacy: post-processes the item factors.
+  """
+  index = _indices('item', model.item_ids, items)
+  same = lambda rows: np.ptp(rows, axis=0) == 0
+  fixed = same(model.item_factors)
+  # Released ones: what is in private/ must not show.
+  if model.covered and model.user_factors is not None:
+    fixed |= same(model.user_factors) & (len(model.user_factors) > 1)
+  fixed[list(model.bias_columns)] = True
+  vectors = model.item_factors[:, ~fixed].astype(np.float64)
+  if vectors.shape[1] < 2:
+    raise ValueError(
+      'the items of this model have at most one number each besides biases, '
+      'so that all cosines would be 1 or -1; use a model with more factors'
+    )
+  norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+  vectors = (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)
+
+  def excluded(start: int, stop: int, size: int) -> np.ndarray:
+    itself = np.zeros((size, len(vectors)), bool)
+    itself[np.arange(stop - start), index[start:stop]] = True
+    return itself
+
+  chosen, scores = top_products(vectors[index], vectors, k, excluded)
+  found = _listed(model, model.item_ids[index], chosen, scores)
+  return list(map(Similar._make, found))
+
+
+def _listed(model: Model, labels, items: np.ndarray, scores: np.ndarray):
+  """(label, item id, score, rank, title) for every item that there is."""
+  row, rank = np.nonzero(items >= 0)
+  names = model.item_ids[items[row, rank]].tolist()
+  titles = map(model.titles.get, map(str, names))
+  places = (rank + 1).tolist()
+  found = scores[row, rank].astype(float).tolist()
+  return zip(labels[row].tolist(), names, found, places, titles, strict=True)

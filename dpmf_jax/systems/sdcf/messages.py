@@ -1,0 +1,145 @@
+"""Rounds of SDCF message by message, as a network runs them.
+
+Reference: Jiang, Li and Lin (2019), Algorithms 1 and 2. `sdcf.round_step` draws
+the noise of all messages about an item at once. Here every client's message
+has noise of its own, and the server adds up messages: the same in distribution,
+slower, and with all messages of a round in memory. A deployment runs these
+functions, and `round_step` is the simulator that it equals bit by bit.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpmf_jax.rows import Data, Rows
+from dpmf_jax.systems.sdcf import rounds as sdcf
+from dpmf_jax.systems.sdcf import sgld
+from dpmf_jax.systems.sdcf.client_blocks import (
+  Blocks,
+  Own,
+  over_clients,
+  zeros_of,
+)
+from dpmf_jax.systems.sdcf.types import (
+  Client,
+  Info,
+  Public,
+  Report,
+  Rules,
+  State,
+  Total,
+)
+
+# (key, client, own ratings, public) -> (Client, Report)
+ClientReport = Callable[..., tuple[Client, Report]]
+
+
+def online_report(
+  client_report: ClientReport,
+  key: jax.Array,
+  client: Client,
+  own: Own,
+  public: Public,
+  rules: Rules,
+) -> tuple[Client, Report, jax.Array]:
+  """One client after a round, its message, and whether it is online.
+
+  A client that is offline does nothing, and its message is empty.
+  """
+  online_key, report_key = jax.random.split(key)
+  online = jax.random.uniform(online_key) < rules.online
+  online &= client.kept.active
+  moved, report = client_report(report_key, client, own, public)
+  keep = lambda new, old: jnp.where(online, new, old)
+  report = report._replace(
+    item=keep(report.item, own.rated.size),
+    shared=jax.tree.map(lambda x: keep(x, 0), report.shared),
+  )
+  return jax.tree.map(keep, moved, client), report, online
+
+
+def all_reports(
+  key: jax.Array,
+  client_report: ClientReport,
+  clients: Client,
+  rows: Rows,
+  blocks: Blocks,
+  public: Public,
+  rules: Rules,
+  *,
+  first: jax.Array | int = 0,
+) -> tuple[Client, Report, jax.Array]:
+  """`online_report` of all clients [U, ...], or of those of one node.
+
+  Args:
+    key: of the round.
+    client_report: of the system.
+    clients: what they keep.
+    rows: their ratings, user-major.
+    blocks: `client_blocks` of them.
+    public: what the server sent.
+    rules: who takes part.
+    first: number of the first client, where those before it are elsewhere.
+  """
+  nothing = jax.ShapeDtypeStruct((len(public.item),), jnp.float32)
+  one = functools.partial(online_report, client_report)
+
+  def run(keys, clients, own, public):
+    made = jax.vmap(one, (0, 0, 0, None, None))(keys, clients, own, *public)
+    return made, zeros_of(nothing)
+
+  made, _ = over_clients(
+    run, key, clients, rows, blocks, (public, rules), nothing, first=first
+  )
+  return made
+
+
+def summed_reports(reports: Report, num_items: int) -> Total:
+  """The sum of messages [U, M, ...], added up in the order of users."""
+  item = reports.item.reshape(-1)
+  gradient = reports.gradient.reshape(item.size, -1)
+  zeros = zeros_of(sdcf.total_shapes(num_items, gradient.shape[-1]))
+  return Total(
+    zeros.gradient.at[item].add(gradient, mode='drop'),
+    zeros.received.at[item].add(1.0, mode='drop'),
+    jax.tree.map(lambda x: x.sum(axis=0), reports.shared),
+  )
+
+
+@functools.cache
+def round_step(
+  client_report: Any,
+  optimizer: optax.GradientTransformation,
+  average: sgld.Average,
+  sent: float | None,
+):
+  """A round of all clients and the server, as a `System.step`.
+
+  One object for equal arguments; `client_report` is the system's, without a
+  capacity.
+  """
+
+  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+    num_items = len(state.factors.item)
+    capacity = sdcf.message_capacity(data.by_user, num_items, sent)
+    clients, reports, _ = all_reports(
+      key,
+      functools.partial(client_report, capacity=capacity),
+      sdcf.clients_of(state),
+      data.by_user,
+      state.blocks,
+      sdcf.public_of(state),
+      state.hyper.rules,
+    )
+    total = summed_reports(reports, num_items)
+    return sdcf.after_round(
+      state, clients, total, optimizer=optimizer, average=average
+    )
+
+  return step

@@ -1,0 +1,289 @@
+"""Bayesian personalised ranking in SDCF (SD-BPRMF), as published, or open.
+
+Reference: Jiang, Li and Lin (2019), section 4.1, task 2 and Lemma 2; Rendle et
+al. (2009). That an item was rated is all that counts; ratings' values do not.
+
+For a rated item j and an unrated one k, x = p.q_j - p.q_k, and sigma(-x) is
+the size of the gradient: j is pulled towards p by it, and k pushed away. A
+client sends the items that its bits choose, as SDMF does. Whether one is
+pulled or pushed tells whether it was rated; the paper does not say where the
+sign comes from, and both readings are here:
+
+  'true'       from the true bits B: it learns, and the sign of every gradient
+               tells the server what was rated, whatever the bits hide.
+  'perturbed'  from the permanent bits B', as the privacy argument needs: all
+               that a client computes, its own factors too, is from B' alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpmf_jax.mechanisms import noise, response
+from dpmf_jax.plans.sdmf import SDCFSettings, guarantee
+from dpmf_jax.plans.settings import no_guarantee, require
+from dpmf_jax.rows import Data
+from dpmf_jax.systems.sdcf import rounds as sdcf
+from dpmf_jax.systems.sdcf import sgld
+from dpmf_jax.systems.sdcf.client_blocks import (
+  Blocks,
+  Own,
+  client_blocks,
+  over_clients,
+)
+from dpmf_jax.systems.sdcf.client_errors import choice
+from dpmf_jax.types import Factors, Release, System
+
+Sign = Literal['true', 'perturbed']
+
+
+@dataclass(frozen=True, kw_only=True)
+class SDBPRConfig(SDCFSettings):
+  """Public facts about a run; nothing here may be computed from ratings.
+
+  Attributes:
+    variant: 'paper', or 'none': every client sends the gradients of all that
+      it rated, and of as many others.
+    sign: 'true' or 'perturbed' (paper): the bits that say whether an item is
+      pulled or pushed.
+    init_size: factors start as N(0, init_size^2).
+  """
+
+  sign: Sign = 'true'
+  rank: int = 10
+  step_size: float = 8.0
+  ridge: float = 0.0
+  init_size: float = 0.1
+
+  def __post_init__(self):
+    super().__post_init__()
+    require(
+      self,
+      sign=(self.sign in ('true', 'perturbed'), "'true' or 'perturbed'"),
+    )
+
+
+PAPER: dict[str, Any] = {'variant': 'paper'}
+NONE: dict[str, Any] = {'variant': 'none'}
+
+
+def some_of(key: jax.Array, mask: jax.Array, count: int) -> jax.Array:
+  """`count` places where `mask` [I] is true, drawn evenly; 0 if none is."""
+  before = response.ones_up_to(mask)
+  drawn = jax.random.uniform(key, (count,)) * before[-1]
+  wanted = jnp.minimum(drawn.astype(jnp.int32), before[-1] - 1) + 1
+  place = jnp.searchsorted(before, wanted, method='scan_unrolled')
+  return jnp.minimum(place, mask.size - 1)
+
+
+def own_gradient(
+  key: jax.Array, scores: jax.Array, rated: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """(pull [I], pairs [I]): what each item gets from a client's own pairs.
+
+  Every rated item is paired with an item drawn from all, and the pair is left
+  out where that one is rated, too: given that it is kept, it is drawn evenly
+  from the unrated ones. `pull` is the sum of -sigma(-x) for rated items and of
+  sigma(-x) for others; `pairs` counts the terms.
+  """
+  partner = jax.random.randint(key, rated.shape, 0, rated.size)
+  weight = (rated & ~rated[partner]).astype(jnp.float32)
+  size = weight * jax.nn.sigmoid(scores[partner] - scores)
+  pull = (-size).at[partner].add(size)
+  return pull, weight.at[partner].add(weight)
+
+
+def client_round(
+  key: jax.Array,
+  client: sdcf.Client,
+  own: Own,
+  public: sdcf.Public,
+  *,
+  capacity: int,
+  sign: Sign,
+) -> tuple[sdcf.Client, sdcf.Sent]:
+  """One client after a round, and what it tells in it.
+
+  Reference: Jiang, Li and Lin (2019), Algorithm 1 with the errors of Lemma 2.
+
+  Privacy: with sign 'perturbed' all of it post-processes the permanent bits,
+  so that it is eps_P-DP over all rounds for profiles of one size. With 'true'
+  there is none.
+  """
+  coin_key, pair_key, own_key, rest_key = jax.random.split(key, 4)
+  p, kept = client.factors, client.kept
+  eta, langevin = public.step_size, public.langevin
+  chosen = choice(coin_key, kept, len(public.item), capacity)
+  rated = own.rated if sign == 'true' else chosen.bits
+
+  scores = public.item @ p
+  liked_key, other_key = jax.random.split(pair_key)
+  liked = scores[some_of(liked_key, rated, capacity)]  # [M]
+  other = scores[some_of(other_key, ~rated, capacity)]
+  x = jnp.where(rated, scores - other[chosen.slot], liked[chosen.slot] - scores)
+  e = jnp.where(rated, -1.0, 1.0) * jax.nn.sigmoid(-x)
+  error = jnp.where(chosen.sent, e, 0.0)
+
+  pull, pairs = own_gradient(own_key, scores, rated)
+  h = jnp.maximum(pairs.sum() / 2, 1)
+  move = eta * (
+    langevin.likelihood * (pull @ public.item) / h + p * langevin.user_ridge
+  ) - jnp.sqrt(eta / h) * noise.coarse_normal(rest_key, p.shape)
+  converged = sdcf.hardly_moved(p, p - move, public.tolerance)
+  kept = kept._replace(converged=converged, unsent=chosen.unsent)
+  return (
+    client._replace(factors=p - move, kept=kept),
+    sdcf.Sent(error, chosen.sent, p),
+  )
+
+
+def client_report(*args, sign: Sign, capacity: int):
+  """One client after a round, and the message that it sends."""
+  return sdcf.client_report(
+    *args,
+    client_round=functools.partial(client_round, sign=sign),
+    gradients=sdcf.item_gradients,
+    capacity=capacity,
+  )
+
+
+class OpenState(NamedTuple):
+  """The state without privacy."""
+
+  factors: Factors
+  optimizer: Any  # of optax
+  round: jax.Array  # int32
+  blocks: Blocks
+  langevin: sgld.Langevin
+
+
+class OpenInfo(NamedTuple):
+  unsafe_item_gradient_norm: jax.Array
+
+
+@functools.cache
+def _open_step(optimizer: optax.GradientTransformation, average: sgld.Average):
+  """BPR with all pairs sent; one object for equal arguments."""
+
+  def step(key: jax.Array, state: OpenState, data: Data):
+    clients_key, noise_key = jax.random.split(key)
+    item, langevin = state.factors.item, state.langevin
+    eta = jnp.asarray(sgld.schedule(langevin)(state.round))
+
+    def run(keys, p, own, public):
+      item, eta, langevin = public
+      splits = jax.vmap(jax.random.split)(keys)
+      pairs_keys, own_keys = splits[:, 0], splits[:, 1]
+      scores = p @ item.T
+      pull, pairs = jax.vmap(own_gradient)(pairs_keys, scores, own.rated)
+      h = jnp.maximum(pairs.sum(axis=1, keepdims=True) / 2, 1)
+      draw = lambda key: noise.coarse_normal(key, p.shape[1:])
+      move = eta * (
+        langevin.likelihood * (pull @ item) / h
+        + p * langevin.user_ridge[None, :]
+      ) - jnp.sqrt(eta / h) * jax.vmap(draw)(own_keys)
+      return p - move, (pull.T @ p, pairs.sum(axis=0))
+
+    shapes = (
+      jax.ShapeDtypeStruct(item.shape, jnp.float32),
+      jax.ShapeDtypeStruct(item.shape[:1], jnp.float32),
+    )
+    public = (item, eta, langevin)
+    user, (sums, count) = over_clients(
+      run,
+      clients_key,
+      state.factors.user,
+      data.by_user,
+      state.blocks,
+      public,
+      shapes,
+    )
+    parts = count if average == 'item' else count.sum()[None]
+    count = count[:, None]
+    drift = (
+      langevin.likelihood * sums + count * item * langevin.item_ridge[None, :]
+    )
+    drawn = jnp.sqrt(count * eta) * noise.coarse_normal(noise_key, item.shape)
+    mean = (eta * drift - drawn) / jnp.maximum(parts, 1)[:, None]
+    updates, optimizer_state = optimizer.update(mean, state.optimizer, item)
+    moved: Any = optax.apply_updates(item, updates)
+    state = state._replace(
+      factors=Factors(user, moved),
+      optimizer=optimizer_state,
+      round=state.round + 1,
+    )
+    return state, OpenInfo(jnp.linalg.norm(mean))
+
+  return step
+
+
+def _open_release(key: jax.Array, state: OpenState, data: Data) -> Release:
+  del key
+  return _open_model(state, data)
+
+
+def _open_model(state: OpenState, data: Data) -> Release:
+  del data
+  return Release(state.factors, jnp.float32(0))
+
+
+@functools.cache
+def _step(
+  optimizer: optax.GradientTransformation,
+  average: sgld.Average,
+  sent: float | None,
+  sign: Sign,
+):
+  """A round; one object for equal arguments, see `System.step`."""
+  told = functools.partial(client_round, sign=sign)
+  return sdcf.round_step(told, optimizer, average, sent)
+
+
+def sdbpr(config: SDBPRConfig) -> System:
+  """SD-BPRMF as published, or ranking without privacy ('none').
+
+  Privacy: see `client_report`; what is stated is the paper's claim.
+  """
+  optimizer = sgld.optimizer_of(config)
+
+  def init(key: jax.Array, data: Data) -> Any:
+    user_key, item_key, bits_key, ridge_key = jax.random.split(key, 4)
+    side = lambda key, rows: (
+      config.init_size * jax.random.normal(key, (rows.num_rows, config.rank))
+    )
+    factors = Factors(
+      side(user_key, data.by_user), side(item_key, data.by_item)
+    )
+    if config.variant == 'paper':
+      return sdcf.start(bits_key, ridge_key, data, factors, config)
+    return OpenState(
+      factors=factors,
+      optimizer=optimizer.init(factors.item),
+      round=jnp.int32(0),
+      blocks=client_blocks(data.by_user, data.by_item.num_rows),
+      langevin=sgld.langevin(ridge_key, config, data.by_user),
+    )
+
+  if config.variant == 'none':
+    return System(
+      init=init,
+      step=_open_step(optimizer, config.average),
+      model=_open_model,
+      steps=config.steps,
+      release=_open_release,
+      guarantee=no_guarantee('add_remove', ('user factors', 'item factors')),
+    )
+  return System(
+    init=init,
+    step=_step(optimizer, config.average, config.sent, config.sign),
+    model=sdcf.model,
+    steps=config.steps,
+    release=sdcf.release,
+    guarantee=guarantee(config, ('item factors', 'what clients send')),
+  )

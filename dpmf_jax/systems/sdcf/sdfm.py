@@ -1,0 +1,447 @@
+"""A factorization machine in SDCF (SD-FM), as published, or open.
+
+Reference: Jiang, Li and Lin (2019), section 5: the weights of users are
+personal and never leave the client, all others are public. Clients choose
+items and fake residuals as in SDMF, and send gradients of the items' weights
+and, summed over what they send, of all other public weights. The paper gives
+no figures and no step size; what was chosen here is in `SDFMConfig`.
+
+Without features and with side_step = 0 it is SDMF, draw for draw.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpmf_jax.mechanisms import noise
+from dpmf_jax.plans import traffic
+from dpmf_jax.plans.sdmf import SDCFSettings, guarantee
+from dpmf_jax.plans.settings import no_guarantee, require
+from dpmf_jax.ratings.attributes import Attributes
+from dpmf_jax.rows import Data
+from dpmf_jax.systems.sdcf import fm, sgld
+from dpmf_jax.systems.sdcf import rounds as sdcf
+from dpmf_jax.systems.sdcf.client_blocks import (
+  Blocks,
+  Own,
+  client_blocks,
+  over_clients,
+)
+from dpmf_jax.systems.sdcf.client_errors import choice, sent_errors
+from dpmf_jax.types import Factors, Release, System
+
+
+@dataclass(frozen=True, kw_only=True)
+class SDFMConfig(SDCFSettings):
+  """Public facts about a run; nothing here may be computed from ratings.
+
+  Attributes:
+    variant: 'paper', or 'none': gradients of all ratings, and of no others.
+    epsilon_value: eps_g, as in SDMF.
+    attributes: features of users and items, which are public; None is none.
+    side_step: the step size of linear weights and of all weights of features,
+      over that of the factors of users and items; 0 leaves them at 0. All of
+      them move for the same residual, so that much more does not converge.
+  """
+
+  epsilon_value: float = 1.0
+  attributes: Attributes | None = None
+  side_step: float = 0.1
+
+  def __post_init__(self):
+    super().__post_init__()
+    known = self.attributes is None or isinstance(self.attributes, Attributes)
+    require(
+      self,
+      epsilon_value=(0 <= self.epsilon_value < np.inf, 'at least 0 and finite'),
+      attributes=(known, 'data.attributes.Attributes, or None'),
+      side_step=(0 <= self.side_step <= 1, 'in [0, 1]'),
+    )
+
+
+PAPER: dict[str, Any] = {'variant': 'paper'}
+NONE: dict[str, Any] = {'variant': 'none'}
+
+ASSUMED = (
+  'Features of users and items are public: which weights of features a client '
+  'sends gradients of tells what it has.',
+  'The gradient of the linear weight of an item is its residual, and that of '
+  'the constant is the sum of them: values have no more of a bound than in '
+  'matrix factorization.',
+)
+
+
+def step_sizes(eta: jax.Array, side: jax.Array, width: int) -> jax.Array:
+  """[W]: eta for the vector, and side times eta for the linear weight."""
+  return jnp.full(width, eta).at[-1].multiply(side)
+
+
+def drawn(vector_key: jax.Array, weight_key: jax.Array, shape) -> jax.Array:
+  """Normal draws [..., W] of vectors and, by another key, linear weights.
+
+  So vectors have the noise that they have in SDMF.
+  """
+  *axes, width = shape
+  vector = noise.coarse_normal(vector_key, (*axes, width - 1))
+  weight = noise.coarse_normal(weight_key, (*axes, 1))
+  return jnp.concatenate([vector, weight], axis=-1)
+
+
+def shared_langevin(
+  key: jax.Array,
+  sums: sdcf.Summed,
+  shared: fm.Shared,
+  eta: jax.Array,
+  langevin: sgld.Langevin,
+) -> fm.Shared:
+  """Sums of gradients of eq. (6): every one with ridge and noise of its own.
+
+  The constant w_0 has no ridge.
+  """
+  ridges = fm.Shared(jnp.float32(0), langevin.item_ridge, langevin.item_ridge)
+  keys = fm.Shared(*jax.random.split(key, 3))
+
+  def one(key, total, count, weight, ridge):
+    axes = count.shape + (1,) * (weight.ndim - count.ndim)
+    count = count.reshape(axes)
+    ridge = ridge.reshape((1,) * (weight.ndim - ridge.ndim) + ridge.shape)
+    drift = langevin.likelihood * total + count * weight * ridge
+    return eta * drift - jnp.sqrt(eta * count) * noise.coarse_normal(
+      key, weight.shape
+    )
+
+  return fm.Shared(
+    *map(one, keys, sums.gradient, sums.received, shared, ridges)
+  )
+
+
+def client_round(
+  key: jax.Array,
+  client: sdcf.Client,
+  own: Own,
+  public: sdcf.Public,
+  *,
+  capacity: int,
+) -> tuple[sdcf.Client, sdcf.Sent]:
+  """One client after a round, and what it tells in it; see `client_report`.
+
+  Reference: Jiang, Li and Lin (2019), Algorithm 1 with the model of section 5.
+  A client's factors are [v_u, w_u], and items are [v_i, w_i].
+  """
+  coin_key, fake_key, own_key, weight_key = jax.random.split(key, 4)
+  p, kept, langevin = client.factors, client.kept, public.langevin
+  num_items, width = public.item.shape
+  eta = step_sizes(public.step_size, public.side, width)  # [W]
+  user = fm.side(p, client.features, public.shared.user)
+  items = fm.side(public.item, public.features, public.shared.item)
+
+  chosen = choice(coin_key, kept, num_items, capacity)
+  scores = fm.predictions(user, items, public.shared.offset)
+  residual = jnp.where(own.rated, scores - own.value, 0.0)  # [I]
+  error = sent_errors(
+    fake_key, residual, own, chosen, public.epsilon_value, capacity
+  )
+  count = chosen.sent.sum().astype(jnp.float32)
+  shared = fm.user_feature_gradients(
+    error, count, items, user, client.features, public.shared.user
+  )
+
+  # The mean of h draws of noise is one draw.
+  h = jnp.maximum(own.rated.sum(), 1).astype(jnp.float32)
+  mean = fm.own_gradient(residual, items, user) / h
+  move = eta * (
+    langevin.likelihood * mean + p * langevin.user_ridge
+  ) - jnp.sqrt(eta / h) * drawn(own_key, weight_key, (width,))
+  converged = sdcf.hardly_moved(p, p - move, public.tolerance)
+  kept = kept._replace(converged=converged, unsent=chosen.unsent)
+  return (
+    client._replace(factors=p - move, kept=kept),
+    sdcf.Sent(error, chosen.sent, fm.told_vector(user), shared),
+  )
+
+
+def gradients(
+  keys: tuple[jax.Array, jax.Array],
+  total: sdcf.Total,
+  at: Any,
+  public: sdcf.Public,
+) -> sdcf.Total:
+  """`total` of items `at` as gradients of all that is public, with noise."""
+  weight_key, shared_key = jax.random.split(keys[1])
+  shared, langevin = public.shared, public.langevin
+  items = fm.side(public.item[at], public.features[at], shared.item)
+  pulled, received = total.gradient, total.received
+  summed = fm.item_gradients(pulled, items)
+  side_eta = public.step_size * public.side
+
+  def part(key, columns, eta):
+    return sdcf.langevin_sum(
+      key,
+      summed[:, columns],
+      received,
+      public.item[at][:, columns],
+      eta,
+      langevin.likelihood,
+      langevin.item_ridge[columns],
+    )
+
+  # Vectors have the noise that they have in SDMF.
+  vector = part(keys[0], slice(None, -1), public.step_size)
+  weight = part(weight_key, slice(-1, None), side_eta)
+  of_items = fm.item_feature_gradients(
+    pulled, received, items, public.features[at], shared.item
+  )
+  sums = sdcf.Summed(
+    fm.Shared(pulled[:, -1].sum(), total.shared.gradient, of_items.gradient),
+    fm.Shared(received.sum(), total.shared.received, of_items.received),
+  )
+  moved = shared_langevin(shared_key, sums, shared, side_eta, langevin)
+  return sdcf.Total(
+    jnp.concatenate([vector, weight], axis=1),
+    received,
+    sums._replace(gradient=moved),
+  )
+
+
+client_report = functools.partial(
+  sdcf.client_report, client_round=client_round, gradients=gradients
+)
+
+
+class OpenState(NamedTuple):
+  """The state without privacy."""
+
+  factors: Factors  # [U, W] and [I, W]
+  shared: fm.Shared
+  features: Factors
+  optimizer: Any  # of optax
+  round: jax.Array  # int32
+  blocks: Blocks
+  langevin: sgld.Langevin
+  side: jax.Array
+
+
+class OpenInfo(NamedTuple):
+  unsafe_item_gradient_norm: jax.Array
+
+
+def _half_squares(user, item, shared, own: Own, features: Factors):
+  """Half of the squared errors of a block of clients [B]."""
+  users = fm.side(user, features.user, shared.user)
+  items = fm.side(item, features.item, shared.item)
+  scores = jax.vmap(fm.predictions, (0, None, None))(
+    users, items, shared.offset
+  )
+  return (jnp.where(own.rated, scores - own.value, 0.0) ** 2).sum() / 2
+
+
+@functools.cache
+def _open_step(optimizer: optax.GradientTransformation, average: sgld.Average):
+  """Gradients of all ratings; one object for equal arguments."""
+
+  def step(key: jax.Array, state: OpenState, data: Data):
+    clients_key, *noise_keys = jax.random.split(key, 4)
+    item, langevin = state.factors.item, state.langevin
+    width = item.shape[1]
+    now = jnp.asarray(sgld.schedule(langevin)(state.round))
+    eta = step_sizes(now, state.side, width)
+
+    def run(keys, clients, own, public):
+      p, x = clients
+      item, shared, y, eta, langevin = public
+      user_sums, item_sums, shared_sums = jax.grad(
+        _half_squares, argnums=(0, 1, 2)
+      )(p, item, shared, own, Factors(x, y))
+      rated = own.rated.astype(jnp.float32)
+      received, h = rated.sum(axis=0), rated.sum(axis=1)
+      counts = fm.Shared(h.sum(), h @ (x != 0), received @ (y != 0))
+      h = jnp.maximum(h, 1)[:, None]
+      draw = lambda key: drawn(*jax.random.split(key), shape=(width,))
+      move = eta[None, :] * (
+        langevin.likelihood * user_sums / h + p * langevin.user_ridge[None, :]
+      ) - jnp.sqrt(eta[None, :] / h) * jax.vmap(draw)(keys)
+      shared = sdcf.Summed(shared_sums, counts)
+      return (p - move, x), sdcf.Total(item_sums, received, shared)
+
+    (user, _), total = over_clients(
+      run,
+      clients_key,
+      (state.factors.user, state.features.user),
+      data.by_user,
+      state.blocks,
+      (item, state.shared, state.features.item, eta, langevin),
+      sdcf.total_shapes(*item.shape, shared=state.shared),
+    )
+    count = total.received[:, None]
+    gradient = eta[None, :] * (
+      langevin.likelihood * total.gradient
+      + count * item * langevin.item_ridge[None, :]
+    ) - jnp.sqrt(count * eta[None, :]) * drawn(
+      *noise_keys[:2], shape=item.shape
+    )
+    shared = shared_langevin(
+      noise_keys[2], total.shared, state.shared, now * state.side, langevin
+    )
+    total = total._replace(
+      gradient=gradient, shared=total.shared._replace(gradient=shared)
+    )
+    mean, old = sdcf.mean_gradients(total, average), (item, state.shared)
+    updates, optimizer_state = optimizer.update(mean, state.optimizer, old)
+    moved: Any = optax.apply_updates(old, updates)
+    state = state._replace(
+      factors=Factors(user, moved[0]),
+      shared=moved[1],
+      optimizer=optimizer_state,
+      round=state.round + 1,
+    )
+    return state, OpenInfo(jnp.linalg.norm(mean[0]))
+
+  return step
+
+
+def model(state: sdcf.State | OpenState, data: Data) -> Release:
+  del data
+  return fm.release(state.factors, state.features, state.shared)
+
+
+def release(key: jax.Array, state: sdcf.State, data: Data) -> Release:
+  """The items' side: that of users never leaves the clients.
+
+  A client makes its own from its weights and those of its features, which it
+  was sent in the last round.
+  """
+  del key
+  released = model(state, data)
+  return released._replace(factors=released.factors._replace(user=None))
+
+
+def open_release(key: jax.Array, state: OpenState, data: Data) -> Release:
+  del key
+  return model(state, data)
+
+
+@functools.cache
+def _step(
+  optimizer: optax.GradientTransformation,
+  average: sgld.Average,
+  sent: float | None,
+):
+  """A round; one object for equal arguments, see `System.step`."""
+  return sdcf.round_step(
+    client_round,
+    optimizer,
+    average,
+    sent,
+    gradients=gradients,
+    told=lambda shared: shared.user,
+  )
+
+
+def features_of(attributes: Attributes | None, data: Data) -> Factors:
+  """Features [U, F] and [I, G] as JAX arrays; F = G = 0 without any."""
+  users, items = data.by_user.num_rows, data.by_item.num_rows
+  if attributes is None:
+    return Factors(jnp.zeros((users, 0)), jnp.zeros((items, 0)))
+  found = len(attributes.user), len(attributes.item)
+  if found != (users, items):
+    raise ValueError(
+      f'attributes of {found[0]} users and {found[1]} items do not fit data '
+      f'of {users} and {items}'
+    )
+  return Factors(jnp.asarray(attributes.user), jnp.asarray(attributes.item))
+
+
+def bytes_of(config: SDFMConfig, **sizes: int) -> dict[str, float] | None:
+  """Bytes a client receives and sends in a round; it knows the features.
+
+  How many gradients a sum is of, the server sees from the items.
+  """
+  known = config.attributes
+  features = 0
+  if known is not None:
+    features = len(known.user_names) + len(known.item_names)
+  width = config.rank + 1
+  return traffic.traffic(
+    config, **sizes, width=width, shared=1 + features * width
+  )
+
+
+def sdfm(config: SDFMConfig) -> System:
+  """SD-FM as published, or a factorization machine without privacy ('none').
+
+  Privacy: as the paper claims, which is true of the bits and of nothing else
+  that is sent; see `sdmf_config.CLAIM` and `ASSUMED`.
+  """
+  optimizer = sgld.optimizer_of(config)
+  side = jnp.float32(config.side_step)
+
+  def with_weight(langevin: sgld.Langevin) -> sgld.Langevin:
+    """Ridges of the linear weights put after those of the vectors."""
+    weight = (config.ridge * langevin.likelihood)[None]
+    joined = lambda ridge: jnp.concatenate([ridge, weight])
+    return langevin._replace(
+      user_ridge=joined(langevin.user_ridge),
+      item_ridge=joined(langevin.item_ridge),
+    )
+
+  def init(key: jax.Array, data: Data) -> Any:
+    factor_key, bits_key, ridge_key = jax.random.split(key, 3)
+    vectors = sgld.uniform_factors(
+      factor_key, data, config.rank, config.init_size
+    )
+    factors = Factors(*(jnp.pad(v, ((0, 0), (0, 1))) for v in vectors))
+    features = features_of(config.attributes, data)
+    sizes = (each.shape[1] for each in features)
+    shared = fm.no_weights(*sizes, width=config.rank + 1)
+    if config.variant == 'paper':
+      state = sdcf.start(
+        bits_key,
+        ridge_key,
+        data,
+        factors,
+        config,
+        shared=shared,
+        features=features,
+      )
+      langevin = with_weight(state.hyper.langevin)
+      hyper = state.hyper._replace(langevin=langevin, side=side)
+      return state._replace(hyper=hyper)
+    return OpenState(
+      factors=factors,
+      shared=shared,
+      features=features,
+      optimizer=optimizer.init((factors.item, shared)),
+      round=jnp.int32(0),
+      blocks=client_blocks(data.by_user, data.by_item.num_rows),
+      langevin=with_weight(sgld.langevin(ridge_key, config, data.by_user)),
+      side=side,
+    )
+
+  if config.variant == 'none':
+    return System(
+      init=init,
+      step=_open_step(optimizer, config.average),
+      model=model,
+      steps=config.steps,
+      release=open_release,
+      guarantee=no_guarantee('add_remove', ('user factors', 'item factors')),
+    )
+  claim = guarantee(config, ('item factors', 'what clients send'))
+  return System(
+    init=init,
+    step=_step(optimizer, config.average, config.sent),
+    model=model,
+    release=release,
+    steps=config.steps,
+    guarantee=dataclasses.replace(
+      claim, assumptions=(*claim.assumptions, *ASSUMED)
+    ),
+  )

@@ -1,0 +1,109 @@
+"""Secure distributed matrix factorization (SDMF), as published.
+
+Reference: Jiang, Li and Lin, Towards a more reliable privacy-preserving
+recommender system (2019), Algorithms 1 and 2. Their U is our user factors,
+V our item factors, K our rank.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpmf_jax.mechanisms import noise
+from dpmf_jax.plans.sdmf import SDMFConfig, guarantee
+from dpmf_jax.rows import Data
+from dpmf_jax.systems.sdcf import messages as sdcf_messages
+from dpmf_jax.systems.sdcf import rounds as sdcf
+from dpmf_jax.systems.sdcf import sgld
+from dpmf_jax.systems.sdcf.client_blocks import Own
+from dpmf_jax.systems.sdcf.client_errors import choice, sent_errors
+from dpmf_jax.types import System
+
+
+def client_round(
+  key: jax.Array,
+  client: sdcf.Client,
+  own: Own,
+  public: sdcf.Public,
+  *,
+  capacity: int,
+) -> tuple[sdcf.Client, sdcf.Sent]:
+  """One client after a round, and what it tells in it; see `client_report`.
+
+  Reference: Jiang, Li and Lin (2019), Algorithm 1, lines 7 to 30, but for the
+  ridge and noise of what is sent.
+  """
+  coin_key, fake_key, own_key = jax.random.split(key, 3)
+  p, kept = client.factors, client.kept
+  eta, langevin = public.step_size, public.langevin
+  chosen = choice(coin_key, kept, len(public.item), capacity)
+  residual = jnp.where(own.rated, public.item @ p - own.value, 0.0)  # [I]
+  error = sent_errors(
+    fake_key, residual, own, chosen, public.epsilon_value, capacity
+  )
+
+  # Lines 14, 15 and 30. The mean of h draws of noise is one draw.
+  h = jnp.maximum(own.rated.sum(), 1).astype(jnp.float32)
+  move = eta * (
+    langevin.likelihood * (residual @ public.item) / h + p * langevin.user_ridge
+  ) - jnp.sqrt(eta / h) * noise.coarse_normal(own_key, p.shape)
+  converged = sdcf.hardly_moved(p, p - move, public.tolerance)
+  kept = kept._replace(converged=converged, unsent=chosen.unsent)
+  return (
+    client._replace(factors=p - move, kept=kept),
+    sdcf.Sent(error, chosen.sent, p),
+  )
+
+
+client_report = functools.partial(
+  sdcf.client_report, client_round=client_round, gradients=sdcf.item_gradients
+)
+
+
+@functools.cache
+def _step(
+  optimizer: optax.GradientTransformation,
+  average: sgld.Average,
+  sent: float | None,
+):
+  """A round; one object for equal arguments, see `System.step`."""
+  return sdcf.round_step(client_round, optimizer, average, sent)
+
+
+def sdmf(config: SDMFConfig) -> System:
+  """SDMF as published, simulated round by round.
+
+  Privacy: as the paper claims, which is true of the bits and of nothing else
+  that is sent; see `sdmf_config.CLAIM`.
+  """
+
+  def init(key: jax.Array, data: Data) -> sdcf.State:
+    factor_key, bits_key, ridge_key = jax.random.split(key, 3)
+    factors = sgld.uniform_factors(
+      factor_key, data, config.rank, config.init_size
+    )
+    return sdcf.start(bits_key, ridge_key, data, factors, config)
+
+  return System(
+    init=init,
+    step=_step(sgld.optimizer_of(config), config.average, config.sent),
+    model=sdcf.model,
+    release=sdcf.release,
+    steps=config.steps,
+    guarantee=guarantee(config, ('item factors', 'what clients send')),
+  )
+
+
+def sdmf_by_messages(config: SDMFConfig) -> System:
+  """`sdmf` with noise in every message, as a deployment runs it.
+
+  The same in distribution; see `sdcf_messages`.
+  """
+  step = sdcf_messages.round_step(
+    client_report, sgld.optimizer_of(config), config.average, config.sent
+  )
+  return sdmf(config)._replace(step=step)

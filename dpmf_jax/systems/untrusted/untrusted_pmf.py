@@ -1,0 +1,110 @@
+"""PMF with a recommender that is not trusted, as published and sound.
+
+Reference: Hua, Xia and Zhong, Differentially Private Matrix Factorization
+(2015), scenarios 2 and 3.
+
+Users keep their ratings and vectors. The recommender keeps item factors and
+sees sums over users; a third party adds up masked reports. What the parties
+send one another is in `untrusted_protocol`, what each sees in
+`untrusted_views`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import cast
+
+import jax
+import numpy as np
+
+from dpmf_jax import accounting
+from dpmf_jax.accounting import tails
+from dpmf_jax.plans.settings import check_least_delta, check_most_epsilon
+from dpmf_jax.plans.untrusted_pmf import UntrustedPMFConfig, guarantee
+from dpmf_jax.rows import Data
+from dpmf_jax.systems.untrusted import rounds as untrusted_rounds
+from dpmf_jax.systems.untrusted import sums as untrusted_sums
+from dpmf_jax.types import Guarantee, System
+
+
+def untrusted_pmf(
+  config: UntrustedPMFConfig, features: np.ndarray | None = None
+) -> System:
+  """Item factors from secure sums; the system is their simulator.
+
+  Args:
+    config: settings.
+    features: [U, D] user features for the sound variant, known without
+      looking at the ratings; by default a constant, with which items have a
+      mean each. Rows longer than 1 in L1 norm are shortened.
+
+  Privacy (sound): one rating moves (A, b) of one item by at most
+  `moved_units` in L1 norm, as integers (`untrusted_sums.rating_terms`), and
+  all sums are exact on the ring. At least U - c - d users arrived and do not
+  collude. The shares of noise in their reports add up to two-sided geometric
+  noise on every coordinate (`mechanisms.shares`), so that the sum, and what is
+  made of it, is epsilon-DP for their ratings; the colluders' reports are
+  constants to be taken off, and any further shares are independent noise. That
+  is what the recommender sees. The third party sees reports under masks that it
+  does not know, which are uniform and independent of everything, and what is
+  published. Every user reports on every item, so that nobody sees who rated
+  what.
+  """
+  if config.variant == 'paper':
+    if features is not None:
+      raise ValueError("variant='paper' learns its user factors: give none")
+    return _paper(config)
+  rank = 1 if features is None else np.shape(features)[1]
+  # The simulator's noise is within 1e-17 of its law on each coordinate.
+  chance = rank * (rank + 3) // 2 * 1e-17
+  check_most_epsilon(config, math.log(tails.UNCOVERED / chance) - 1e-3)
+  ends = (1 + math.exp(config.epsilon)) * chance
+  check_least_delta(config, ends)
+
+  def init(key: jax.Array, data: Data) -> untrusted_sums.State:
+    del key
+    num_users = data.by_user.num_rows
+    given = np.ones((num_users, 1)) if features is None else features
+    if len(given) != num_users:
+      raise ValueError(
+        f'features of {len(given)} rows must have one for each of the '
+        f'{num_users} users'
+      )
+    counts = untrusted_sums.feature_counts(given)
+    hyper = untrusted_sums.hyper_of(config, num_users)
+    return untrusted_sums.start(data, counts, hyper)
+
+  colluding = config.unneeded > 0
+  return System(
+    init=init,
+    step=untrusted_sums.sums_step(
+      config.relation, config.noise_bits, colluding
+    ),
+    model=untrusted_sums.sums_model,
+    release=untrusted_sums.sums_release(config.view, colluding),
+    steps=1,
+    guarantee=_simulated(guarantee(config), ends),
+  )
+
+
+def _simulated(stated: Guarantee, ends: float) -> Guarantee:
+  """What is stated where noise is drawn from a JAX key, and not in shares."""
+  event = cast(accounting.Pure, stated.event)
+  event = dataclasses.replace(event, uncovered=ends)
+  return dataclasses.replace(stated, event=event)
+
+
+def _paper(config: UntrustedPMFConfig) -> System:
+  def init(key: jax.Array, data: Data) -> untrusted_rounds.State:
+    hyper = untrusted_rounds.hyper_of(config, data.by_user.num_rows)
+    return untrusted_rounds.start(key, data, hyper, rank=config.rank)
+
+  return System(
+    init=init,
+    step=untrusted_rounds.rounds_step(config.users),
+    model=untrusted_rounds.rounds_model,
+    release=untrusted_rounds.rounds_release(config.view),
+    steps=config.rounds,
+    guarantee=guarantee(config),
+  )

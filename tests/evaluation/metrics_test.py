@@ -1,0 +1,125 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpmf_jax.evaluation import plots
+from dpmf_jax.evaluation.metrics import (
+  baselines,
+  bias_model,
+  error_cdf,
+  error_grid,
+)
+from dpmf_jax.ratings.table import from_arrays
+from dpmf_jax.rows import device_mesh, training_data
+from dpmf_jax.types import Factors, Release
+
+
+def small():
+  train = from_arrays(
+    ['a', 'a', 'b', 'c'], [1, 2, 1, 3], [5, 3, 1, 4], scale=(1, 5)
+  )
+  return train, train.take(np.array([0, 3]))
+
+
+def test_baselines_by_hand():
+  train, test = small()
+  found = baselines(train, test)
+  rmse = lambda a, b: pytest.approx(np.sqrt((a * a + b * b) / 2))
+  assert found['global_mean'] == rmse(5 - 3.25, 4 - 3.25)
+  assert found['user_mean'] == rmse(5 - 4, 0)
+  assert found['item_mean'] == rmse(5 - 3, 0)
+  assert found['bias'] < found['global_mean']
+
+
+def test_unseen_users_get_the_global_mean():
+  train, _ = small()
+  kept = train.take(train.user != 2)
+  found = baselines(kept, train.take(train.user == 2))
+  assert found['user_mean'] == pytest.approx(4 - 3.0)
+
+
+def test_biases_solve_their_ridge_equations(small_ratings):
+  mean, user, item = bias_model(small_ratings, ridge=2.0, sweeps=200)
+  error = (
+    small_ratings.value.astype(np.float64)
+    - mean
+    - user[small_ratings.user]
+    - item[small_ratings.item]
+  )
+  total = np.bincount(small_ratings.user, error, minlength=60)
+  np.testing.assert_allclose(total, 2.0 * user, atol=1e-6)
+
+
+def release_of(ratings, seed=0, spread=1.0):
+  rng = np.random.default_rng(seed)
+  user = rng.normal(size=(ratings.num_users, 5)) * spread
+  item = rng.normal(size=(ratings.num_items, 5))
+  return Release(
+    Factors(jnp.asarray(user, 'float32'), jnp.asarray(item, 'float32')),
+    jnp.float32(3.1),
+  )
+
+
+@pytest.mark.parametrize('num_devices', [1, 2])
+@pytest.mark.parametrize('scale', [None, (1.0, 5.0)])
+def test_the_cdf_counts_ratings_within_each_error(
+  small_ratings, scale, num_devices
+):
+  release = release_of(small_ratings)
+  user, item = (np.asarray(x, np.float64) for x in release.factors)
+  want = 3.1 + (user[small_ratings.user] * item[small_ratings.item]).sum(1)
+  want = want if scale is None else np.clip(want, *scale)
+  error = np.abs(want - small_ratings.value)
+  points = [0.0, 0.3, 1.0, 1.7, 4.0, 100.0]
+  # No error is so near to a point that float32 could count it otherwise, but
+  # for clipped ones, which are whole numbers in both.
+  inner = (want != 1) & (want != 5)
+  assert np.abs(error[inner, None] - np.array(points)).min() > 1e-5
+  mesh = device_mesh(num_devices)
+  rows = training_data(small_ratings, mesh=mesh, slots=8).by_user
+  found = error_cdf(rows, release, points, scale)
+  np.testing.assert_array_equal(
+    found, [(error <= point).mean() for point in points]
+  )
+  assert found[-1] == 1
+  if scale:  # some are clipped onto their own value
+    assert found[0] > 0
+
+
+def test_a_prediction_that_is_no_number_is_within_no_error(small_ratings):
+  release = release_of(small_ratings)
+  broken = release._replace(offset=jnp.float32(np.nan))
+  rows = training_data(small_ratings).by_user
+  assert not error_cdf(rows, broken, [1.0, 4.0], (1.0, 5.0)).any()
+
+
+def test_an_exact_prediction_is_within_any_error():
+  train, _ = small()
+  release = Release(
+    Factors(jnp.zeros((3, 1)), jnp.zeros((3, 1))), jnp.float32(4.0)
+  )
+  found = error_cdf(training_data(train).by_user, release, [0, 1, 2, 3])
+  np.testing.assert_array_equal(found, [0.25, 0.75, 0.75, 1.0])
+
+
+@pytest.mark.parametrize(
+  ('scale', 'size', 'step'),
+  [((1, 5), 17, 0.25), ((0.5, 5), 19, 0.25), ((0, 100), 101, 1.0)],
+)
+def test_the_grid_of_errors_ends_at_the_width(scale, size, step):
+  grid = error_grid(scale)
+  assert (len(grid), grid[0], grid[-1]) == (size, 0.0, scale[1] - scale[0])
+  np.testing.assert_allclose(np.diff(grid), step)
+  uneven = error_grid((0.0, 1.1))
+  np.testing.assert_allclose(uneven, [0, 0.25, 0.5, 0.75, 1.0, 1.1])
+
+
+def test_curves_become_a_picture_for_the_curator(tmp_path):
+  plots.error_cdf(
+    tmp_path / 'cdf.png',
+    [0, 1, 2],
+    {'one': [0, 0.5, 1], 'other': [0.1, 0.2, 1]},
+    title='two',
+  )
+  assert (tmp_path / 'cdf.png').read_bytes()[:4] == b'\x89PNG'
+  assert (tmp_path / 'cdf.png').stat().st_mode & 0o777 == 0o600

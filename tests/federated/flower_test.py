@@ -1,0 +1,141 @@
+"""Tests of a deployment on Flower: real processes, with faults.
+
+Attempts are short and many, so that a slow machine asks more often and comes
+to the same bits.
+"""
+
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from deployments import (
+  RATINGS,
+  SEED,
+  SUMS,
+  exact_sums,
+  left_behind,
+  rating_bytes,
+)
+
+from dpmf_jax import files
+from dpmf_jax.federated import folders
+from dpmf_jax.federated.journal import read_log, read_transcript
+from dpmf_jax.federated.plan import AGGREGATOR
+from dpmf_jax.rows import training_data
+from dpmf_jax.systems.sdcf.sdmf import sdmf_by_messages
+from dpmf_jax.training import fit
+from launch.federated import parties
+from launch.federated.preparation import planned, prepared
+from launch.federated.processes import processes
+
+pytest.importorskip(
+  'flwr', reason='Flower is not installed: requirements-federated.txt'
+)
+pytestmark = pytest.mark.slow
+
+FAULTY = str(Path(__file__).parents[1] / 'faulty_worker.py')
+
+
+def run_with_faults(folder, plan, settings, workers):
+  """The recommender's log, after parties that were killed are started again."""
+  state = folder / 'recommender' / 'state'
+  end, log = time.monotonic() + 1200, []
+  names = {str(number): f'node-{number}' for number in range(len(plan.nodes))}
+  if plan.system == 'untrusted_pmf':
+    names['aggregator'] = 'aggregator'
+  with processes(folder) as running:
+    parties.start_all(running, plan, settings, workers=workers)
+    while time.monotonic() < end:
+      time.sleep(0.3)
+      for party, name in names.items():
+        if running.running[name].poll() == -signal.SIGKILL:
+          parties.restart(running, settings, party)
+      running.check()
+      log = read_log(state) if (state / 'log.jsonl').exists() else []
+      if log and log[-1]['event'] in ('written', 'failed'):
+        break
+  assert log[-1]['event'] == 'written', log[-3:]
+  return log
+
+
+def test_faulty_late_and_killed_nodes_come_to_the_same_bits(tmp_path):
+  folder = tmp_path / 'run'
+  folder.mkdir()
+  rounds = 7
+  plan = planned(
+    RATINGS,
+    system='sdmf',
+    nodes=2,
+    settings={'epsilon': 2.0, 'rank': 3, 'steps': rounds},
+    attempts=30,
+    seconds=20.0,
+  )
+  plan = prepared(folder, RATINGS, plan)
+  faults = '--faults=shape,nan,item,replayed,late,killed'
+  with tempfile.TemporaryDirectory(prefix='dpmf') as sockets:
+    settings = parties.Settings(folder, Path(sockets), True, SEED, True)
+    log = run_with_faults(
+      folder, plan, settings, {0: (FAULTY, faults, '--late=30')}
+    )
+  # What happened is in the log.
+  whys = [line['why'] for line in log if line['event'] == 'rejected']
+  for why in ('wrong shape', 'not finite', 'unknown item', 'replayed'):
+    assert any(why in line for line in whys), (why, whys)
+  assert any(line['event'] == 'asked again' for line in log)
+  assert any(line['event'] == 'came back' for line in log)
+  assert not any(line['event'] == 'left out' for line in log)
+  # Nothing counted twice, and no round answered twice.
+  done = [line['round'] for line in log if line['event'] == 'round done']
+  assert done == [*range(rounds)]
+  for number in range(2):
+    own = read_log(folder / f'node-{number}' / 'state')
+    answered = [line['round'] for line in own if line['event'] == 'answered']
+    assert answered == [*range(rounds)]
+    assert sum(line['event'] == 'started' for line in own) == 2 - number
+  fit_key, _ = jax.random.split(jax.random.key(SEED))
+  system = sdmf_by_messages(plan.config)
+  simulated = fit(system, fit_key, training_data(RATINGS))
+  state = folder / 'recommender' / 'state'
+  leaves, _ = files.load_leaves(state / 'items.safetensors')
+  np.testing.assert_array_equal(leaves['item'], simulated.factors.item)
+  # No ratings in anything that was sent.
+  kept = b'\n'.join(data for _, _, data in read_transcript(state))
+  assert not any(word in kept for word in rating_bytes())
+  assert left_behind(folder) == []
+
+
+def test_sums_with_a_node_and_an_aggregator_that_are_killed(tmp_path):
+  folder = tmp_path / 'run'
+  folder.mkdir()
+  plan = planned(
+    RATINGS,
+    system='untrusted_pmf',
+    nodes=2,
+    settings={k: v for k, v in SUMS.items() if k != 'scale'},
+    attempts=30,
+    seconds=20.0,
+  )
+  plan = prepared(folder, RATINGS, plan)
+  killed = (FAULTY, '--faults=killed')
+  with tempfile.TemporaryDirectory(prefix='dpmf') as sockets:
+    settings = parties.Settings(folder, Path(sockets), True, None, True)
+    log = run_with_faults(
+      folder, plan, settings, {1: killed, AGGREGATOR: killed}
+    )
+  assert sum(line['event'] == 'round done' for line in log) == 1
+  for party, once in (('node-1', 'answered'), ('aggregator', 'passed on')):
+    events = [line['event'] for line in read_log(folder / party / 'state')]
+    assert events.count('started') == 2
+    assert events.count(once) == 1
+    assert events.count(f'{once} again') >= 1
+  got, *nodes = (
+    folders.saved(folder / party / 'state', plan)
+    for party in ('recommender', 'node-0', 'node-1')
+  )
+  share = sum(node['share'].sum(axis=0) for node in nodes)
+  np.testing.assert_array_equal(got['sums'] - share, exact_sums(plan))
+  assert left_behind(folder) == []

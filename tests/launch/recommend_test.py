@@ -1,0 +1,139 @@
+"""`launch.recommend` for new users and similar items, as people run it."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from dpmf_jax import files
+from dpmf_jax.ratings.table import from_arrays
+from dpmf_jax.serving import models
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """What is published of a model of four films, and nothing else."""
+  folder = tmp_path_factory.mktemp('published')
+  rng = np.random.default_rng(0)
+  ratings = from_arrays(
+    ['ann', 'bob', 'cleo', 'ann'],
+    ['m1', 'm2', 'm3', 'm4'],
+    [5, 3, 1, 4],
+    scale=(1, 5),
+    titles={'m1': 'One, the first', 'm4': 'Four'},
+  )
+  item = np.array([[2, 0], [1.9, 0.1], [0, 1], [-1, 0.2]], np.float32)
+  files.save_tree(
+    folder / 'model.safetensors',
+    {
+      'factors': {'user': rng.normal(size=(3, 2)), 'item': item},
+      'offset': np.float32(3),
+    },
+  )
+  files.write_json(folder / 'ids.json', models.ids_json(ratings))
+  files.write_json(
+    folder / 'certificate.json',
+    {'system': 'gaussian_mf', 'parameters': {'variant': 'sound'}},
+  )
+  return folder
+
+
+@pytest.fixture
+def new_users(tmp_path):
+  path = tmp_path / 'new.csv'
+  path.write_text('user,item,rating\nzoe,m2,5\nyan,m2,1\nyan,m9,3\n')
+  return path
+
+
+def test_new_users_get_titles_and_nothing_they_rated(
+  launch, folder, new_users, tmp_path
+):
+  output = tmp_path / 'top.csv'
+  done = launch(
+    'recommend', f'--model={folder}', f'--ratings={new_users}', '--k=2',
+    f'--output={output}',
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  warning = 'warning: new.csv: 1 of 3 ratings are left out, of 1 item(s)'
+  assert done.stderr.startswith(warning)
+  assert done.stderr.count('\n') == 1
+  with output.open() as file:
+    rows = list(csv.DictReader(file))
+  assert list(rows[0]) == ['user', 'item', 'score', 'rank', 'title']
+  assert [(r['user'], r['rank']) for r in rows] == [
+    ('yan', '1'), ('yan', '2'), ('zoe', '1'), ('zoe', '2'),
+  ]  # fmt: skip
+  assert all(r['item'] != 'm2' for r in rows)
+  best = {r['user']: r for r in rows if r['rank'] == '1'}
+  assert best['zoe']['item'] == 'm1'  # as m2, which zoe likes and yan does not
+  assert best['zoe']['title'] == 'One, the first'
+  assert best['yan']['item'] != 'm1'
+  assert 1 <= float(best['yan']['score']) <= float(best['zoe']['score']) <= 5
+
+
+def test_similar_items_as_table_and_parquet(launch, folder, tmp_path):
+  import pyarrow.parquet
+
+  done = launch('recommend', f'--model={folder}', '--similar_to=m1', '--k=1')
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.splitlines() == [
+    'item One, the first [m1]',
+    '    1. 1.00  m2',
+  ]
+  output = tmp_path / 'like.parquet'
+  launch(
+    'recommend', f'--model={folder}', '--similar_to=m1,m2', '--k=3',
+    f'--output={output}',
+  )  # fmt: skip
+  table = pyarrow.parquet.read_table(output)
+  names = ['item', 'similar', 'score', 'rank', 'title']
+  assert table.column_names == names
+  assert table['similar'].to_pylist() == ['m2', 'm3', 'm4', 'm1', 'm3', 'm4']
+  assert table['title'].to_pylist()[:3] == [None, None, 'Four']
+
+
+@pytest.mark.parametrize(
+  ('flags', 'words'),
+  [
+    ([], 'pass one of --users'),
+    (['--users=ann', '--similar_to=m1'], 'pass one of --users'),
+    (['--users=ann'], 'which items were seen is not known'),
+    (['--users=dan', '--nofilter_seen'], "user 'dan' is not in the model"),
+    (['--similar_to=m1', '--output=x.txt'], 'must end in .csv or .parquet'),
+    (['--ratings=absent.csv'], 'absent.csv: no such file'),
+  ],
+)
+def test_wrong_flags_are_one_line(launch, folder, flags, words):
+  done = launch('recommend', f'--model={folder}', *flags)
+  assert done.returncode == 2
+  assert len(done.stderr.splitlines()) == 1, done.stderr
+  assert words in done.stderr
+
+
+def test_a_rating_outside_the_scale_is_located(launch, folder, tmp_path):
+  path = tmp_path / 'new.csv'
+  path.write_text('user,item,rating\nzoe,m1,4\nzoe,m2,7\n')
+  done = launch('recommend', f'--model={folder}', f'--ratings={path}')
+  assert done.returncode == 2
+  assert 'line 3: rating 7 is outside the scale 1..5' in done.stderr
+
+
+def test_a_model_that_releases_users_only_says_so(
+  launch, folder, new_users, tmp_path
+):
+  leaves, _ = files.load_leaves(folder / 'model.safetensors')
+  item = leaves.pop('factors/item')
+  for name in ('ids.json', 'certificate.json'):
+    (tmp_path / name).write_bytes((folder / name).read_bytes())
+  files.save_tree(
+    tmp_path / 'model.safetensors',
+    {'factors': {'user': leaves['factors/user']}, 'offset': leaves['offset']},
+  )
+  (tmp_path / 'private').mkdir()
+  files.save_tree(
+    tmp_path / 'private' / 'unreleased.safetensors', {'factors': {'item': item}}
+  )
+  done = launch('recommend', f'--model={tmp_path}', f'--ratings={new_users}')
+  assert done.returncode == 2
+  assert 'its system releases no item factors' in done.stderr
+  assert len(done.stderr.splitlines()) == 1

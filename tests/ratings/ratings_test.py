@@ -1,0 +1,218 @@
+"""Tests of the ratings table and its constructors."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpmf_jax.ratings import table as r
+
+
+def make(**changes):
+  fields = {
+    'user': np.array([0, 1, 1]),
+    'item': np.array([0, 0, 1]),
+    'value': np.array([1.0, 3.5, 5.0]),
+    'user_ids': np.array([7, 9]),
+    'item_ids': np.array(['a', 'b']),
+    'scale': (1, 5),
+  }
+  return r.Ratings(**(fields | changes))
+
+
+def test_fields_have_the_promised_types():
+  table = make(timestamp=np.array([3, 1, 2], np.int32))
+  assert (table.user.dtype, table.item.dtype) == (np.int32, np.int32)
+  assert table.value.dtype == np.float32
+  assert table.timestamp is not None
+  assert table.timestamp.dtype == np.int64
+  assert (table.num_users, table.num_items, len(table)) == (2, 2, 3)
+  with pytest.raises(ValueError, match='read-only'):
+    table.value[0] = 2
+
+
+def test_a_callers_array_stays_writable():
+  value = np.array([1, 2, 3], np.float32)
+  make(value=value)
+  value[0] = 4
+  assert value[0] == 4
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'user': np.array([0, 1, 2])}, r'user\[2\] = 2 is not in 0..1'),
+    ({'item': np.array([0, -1, 1])}, r'item\[1\] = -1 is not in 0..1'),
+    ({'user': np.array([0.0, 1.0, 1.0])}, 'type float64, not integer'),
+    ({'value': np.array([1.0, np.nan, 2.0])}, 'row 1: rating nan is outside'),
+    ({'value': np.array([1.0, 2.0, 6.0])}, 'row 2: rating 6 .* 1..5; .*scale'),
+    ({'value': np.array([1.0, 2.0])}, r'shape \(3,\), not \[2\]'),
+    ({'item': np.array([0, 1, 1])}, 'row 2: user 9 rates item b again'),
+    ({'scale': (5, 1)}, 'r_min < r_max'),
+    ({'scale': (1, np.inf)}, 'r_min < r_max'),
+    ({'scale': 5}, 'r_min < r_max'),
+    ({'user_ids': np.array([7, 7])}, 'user_ids holds an id more than once'),
+    ({'user_ids': np.array([7.0, 8.0])}, 'not int64 or str'),
+    ({'timestamp': np.array([1.0, np.inf, 2.0])}, 'row 1: timestamp inf'),
+    ({'epsilon': [1.0, 2.0]}, r'epsilon has shape \(2,\), not \[3\]'),
+    ({'epsilon': [1.0, 0.0, 2.0]}, 'row 1: epsilon 0.0 is not positive'),
+    ({'epsilon': [1.0, 2.0, np.inf]}, 'row 2: epsilon inf is not positive'),
+    ({'epsilon': [np.nan, 2.0, 1.0]}, 'row 0: epsilon nan is not positive'),
+    ({'epsilon': ['low', 'low', 'high']}, 'epsilons are not all numbers'),
+  ],
+)
+def test_wrong_fields_are_named(changes, message):
+  with pytest.raises(r.DataError, match=message):
+    make(**changes)
+
+
+def test_epsilons_stay_with_their_ratings():
+  given = np.array([1, 2, 3])
+  table = make(epsilon=given)
+  assert table.epsilon is not None
+  assert table.epsilon.dtype == np.float64
+  with pytest.raises(ValueError, match='read-only'):
+    table.epsilon[0] = 2
+  given[0] = 9
+  assert table.epsilon[0] == 1
+  part = table.take(np.array([2, 0]))
+  np.testing.assert_array_equal(part.epsilon, [3, 1])
+  assert r.to_dataframe(part)['epsilon'].tolist() == [3.0, 1.0]
+  assert 'epsilon' not in r.to_dataframe(make()).columns
+  assert make().take(np.array([0])).epsilon is None
+
+
+def test_no_ratings_is_an_error():
+  none = np.array([], int)
+  with pytest.raises(r.DataError, match='no ratings'):
+    make(user=none, item=none, value=np.array([]))
+  with pytest.raises(r.DataError, match='no ratings'):
+    r.from_arrays([], [], [], scale=(1, 5))
+
+
+def test_take_keeps_the_id_lists_and_the_indices():
+  table = make(timestamp=np.array([3, 1, 2]))
+  part = table.take(np.array([False, True, True]))
+  np.testing.assert_array_equal(part.user, [1, 1])
+  np.testing.assert_array_equal(part.timestamp, [1, 2])
+  np.testing.assert_array_equal(part.user_ids, table.user_ids)
+  np.testing.assert_array_equal(part.item_ids, table.item_ids)
+  assert part.scale == table.scale
+
+
+@pytest.mark.parametrize(
+  ('ids', 'kept'),
+  [
+    ([10, 9, 10], [9, 10]),
+    (['10', '9', '-3'], [-3, 9, 10]),
+    (['007', '7', '8'], ['007', '7', '8']),
+    (['-0', '1', '2'], ['-0', '1', '2']),
+    (['é', 'a', 'z'], ['a', 'z', 'é']),
+    ([2**63 - 1, -(2**63), 0], [-(2**63), 0, 2**63 - 1]),
+    (['9223372036854775808', '1', '2'], ['1', '2', '9223372036854775808']),
+    (np.array([3, 'x', 'y'], object), ['3', 'x', 'y']),
+    ([10**15, 5, 7], [5, 7, 10**15]),
+  ],
+)
+def test_ids_are_sorted_and_kept_exactly(ids, kept):
+  table = r.from_arrays(ids, [1, 2, 3], [1, 1, 1], scale=(1, 5))
+  np.testing.assert_array_equal(table.user_ids, kept)
+  assert table.user_ids.dtype.kind == ('i' if isinstance(kept[0], int) else 'U')
+  found = table.user_ids[table.user].astype(str)
+  np.testing.assert_array_equal(found, np.asarray(ids).astype(str))
+
+
+@settings(max_examples=100)
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=40))
+def test_integer_ids_are_found_again(ids):
+  rows = np.arange(len(ids))
+  table = r.from_arrays(np.array(ids), rows, np.ones(len(ids)), scale=(0, 5))
+  np.testing.assert_array_equal(table.user_ids, sorted(set(ids)))
+  np.testing.assert_array_equal(table.user_ids[table.user], ids)
+
+
+@pytest.mark.parametrize(
+  ('users', 'message'),
+  [
+    ([1.0, 2.0], 'type float64'),
+    (np.array(['a', None], object), 'row 1: user id None'),
+    (np.array([True, 'a'], object), 'row 0: user id True'),
+    (['a', ' '], 'row 1: empty user id'),
+    (np.array([1, 2**63], np.uint64), 'above 2'),
+    ([1, 2, 3], 'differ in length'),
+  ],
+)
+def test_wrong_ids_are_named(users, message):
+  with pytest.raises(r.DataError, match=message):
+    r.from_arrays(users, [1, 2], [1, 1], scale=(1, 5))
+
+
+@pytest.mark.parametrize(
+  ('policy', 'values', 'stamps'),
+  [
+    ('last', [3, 4, 5], [1, 3, 4]),
+    ('first', [1, 3, 4], [0, 1, 3]),
+    ('mean', [3, 4, 3], [1, 3, 4]),
+  ],
+)
+def test_duplicates_follow_the_policy(policy, values, stamps):
+  users, items = ['u', 'v', 'u', 'w', 'u'], [1, 1, 1, 1, 1]
+  with pytest.warns(UserWarning, match=r'row 2: .* 2 such .* the ' + policy):
+    table = r.from_arrays(
+      users, items, [1, 3, 3, 4, 5], scale=(1, 5), timestamps=[0, 1, 2, 3, 4],
+      duplicates=policy,
+    )  # fmt: skip
+  np.testing.assert_array_equal(table.value, values)
+  np.testing.assert_array_equal(table.timestamp, stamps)
+
+
+def test_duplicates_can_be_an_error():
+  with pytest.raises(r.DataError, match=r'row 1: .* 1 such'):
+    r.from_arrays([1, 1], [2, 2], [3, 3], scale=(1, 5), duplicates='error')
+  with pytest.raises(r.DataError, match="'all' is not one of last"):
+    r.from_arrays([1], [2], [3], scale=(1, 5), duplicates='all')  # pyright: ignore
+
+
+def test_the_scale_is_never_inferred():
+  with pytest.raises(TypeError, match='scale'):
+    r.from_arrays([1], [1], [3])  # pyright: ignore
+  with pytest.raises(r.DataError, match=r'row 1: rating 0\.5 .* 1\.\.5'):
+    r.from_arrays([1, 2], [1, 1], [3, 0.5], scale=(1, 5))
+
+
+def test_a_rating_on_the_bound_survives_float32():
+  table = r.from_arrays([1, 2], [1, 1], [0.1, 0.7], scale=(0.1, 0.7))
+  np.testing.assert_array_equal(table.value, np.float32([0.1, 0.7]))
+
+
+def test_dataframe_round_trip():
+  stamps = pd.to_datetime(['2020-01-01', '2020-01-02', '1970-01-01'])
+  frame = pd.DataFrame(
+    {'u': ['b', 'a', 'b'], 'i': [3, 2, 2], 'r': [1.0, 4.5, 2.0], 't': stamps}
+  )
+  table = r.from_dataframe(
+    frame, scale=(1, 5), user='u', item='i', rating='r', timestamp='t'
+  )
+  back = r.to_dataframe(table)
+  assert back['user'].tolist() == ['b', 'a', 'b']
+  assert back['item'].tolist() == [3, 2, 2]
+  assert back['rating'].tolist() == [1.0, 4.5, 2.0]
+  assert back['timestamp'].tolist() == [1577836800, 1577923200, 0]
+  with pytest.raises(r.DataError, match="no column 'user'; there are: u, i"):
+    r.from_dataframe(frame, scale=(1, 5))
+
+
+def test_csr_round_trip_keeps_zeros_and_empty_rows():
+  dense = scipy.sparse.csr_array(
+    (np.array([0.0, 2.0]), ([0, 2], [1, 0])), shape=(4, 3)
+  )
+  table = r.from_csr(dense, scale=(0, 5), item_ids=['z', 'y', 'x'])
+  assert (table.num_users, table.num_items) == (4, 3)
+  np.testing.assert_array_equal(table.item_ids, ['z', 'y', 'x'])
+  back = r.to_csr(table)
+  assert back.nnz == 2
+  np.testing.assert_array_equal(back.toarray(), dense.toarray())
+  with pytest.raises(r.DataError, match='2 ids for 3 places'):
+    r.from_csr(dense, scale=(0, 5), item_ids=['z', 'y'])

@@ -1,0 +1,375 @@
+import dataclasses
+
+import jax
+import numpy as np
+import oracles
+import pytest
+
+from dpmf_jax import files
+from dpmf_jax.ratings.table import from_arrays
+from dpmf_jax.rows import training_data
+from dpmf_jax.serving import folding, models
+from dpmf_jax.systems import SYSTEMS
+from dpmf_jax.training import fit
+from dpmf_jax.types import Factors, Fit, Release
+
+
+@pytest.fixture
+def ratings():
+  return from_arrays(
+    ['ann', 'ann', 'bob', 'cleo'],
+    [10, 20, 10, 30],
+    [5, 3, 1, 4],
+    scale=(1, 5),
+    titles={'10': 'Ten', '30': 'Thirty'},
+  )
+
+
+@pytest.fixture
+def model(ratings):
+  return models.Model(
+    user_factors=np.array([[1.0], [-1.0], [0.0]], np.float32),
+    item_factors=np.array([[1.0], [2.0], [0.5]], np.float32),
+    offset=3.0,
+    scale=(1.0, 5.0),
+    user_ids=ratings.user_ids,
+    item_ids=ratings.item_ids,
+    titles=dict(ratings.titles),
+    seen=models.seen_matrix(ratings.user, ratings.item, (3, 3)),
+    covered=True,
+  )
+
+
+def test_seen_items_are_left_out_and_ids_are_the_users_own(model):
+  found = models.recommend(model, ['bob', 'ann'], 5)
+  assert [(r.user, r.item, r.rank) for r in found] == [
+    ('bob', 30, 1),
+    ('bob', 20, 2),
+    ('ann', 30, 1),
+  ]
+  assert found[0].title == 'Thirty'
+  assert found[1].title is None
+  assert found[0].score == pytest.approx(2.5)
+
+
+def test_all_items_where_seen_ones_are_wanted(model):
+  found = models.recommend(model, ['ann'], 2, filter_seen=False)
+  assert [(r.item, r.score) for r in found] == [(20, 5.0), (10, 4.0)]
+
+
+def test_scores_are_clipped_but_order_is_not(model):
+  far = model._replace(item_factors=10 * model.item_factors)
+  found = models.recommend(far, ['ann'], 3, filter_seen=False)
+  assert [r.item for r in found] == [20, 10, 30]
+  assert [r.score for r in found] == [5.0, 5.0, 5.0]
+
+
+def test_ties_go_to_the_first_item(model):
+  found = models.recommend(model, ['cleo'], 3, filter_seen=False)
+  assert [r.item for r in found] == [10, 20, 30]
+
+
+def test_blocks_agree_with_one_user_at_a_time():
+  rng = np.random.default_rng(0)
+  users, items = 2500, 40
+  pairs = rng.random((users, items)) < 0.3
+  model = models.Model(
+    rng.normal(size=(users, 3)).astype(np.float32),
+    rng.normal(size=(items, 3)).astype(np.float32),
+    3.0,
+    (1.0, 5.0),
+    np.arange(users),
+    np.arange(items),
+    {},
+    models.seen_matrix(*np.nonzero(pairs), (users, items)),
+    True,
+  )
+  chosen, _ = models.top_items(model, np.arange(users), 5)
+  scores = np.where(pairs, -np.inf, model.user_factors @ model.item_factors.T)
+  for user in range(0, users, 97):
+    want = np.argsort(-scores[user], kind='stable')[:5]
+    np.testing.assert_array_equal(chosen[user], want)
+
+
+def test_unknown_users_and_wrong_k_are_named(model):
+  with pytest.raises(ValueError, match="user 'dan' is not in the model"):
+    models.recommend(model, ['dan'])
+  with pytest.raises(ValueError, match='k=0 must be at least 1'):
+    models.recommend(model, ['ann'], 0)
+  with pytest.raises(ValueError, match='nofilter_seen'):
+    models.recommend(model._replace(seen=None), ['ann'])
+
+
+def test_a_folder_without_a_model_is_named(tmp_path):
+  with pytest.raises(ValueError, match=r'model\.safetensors is missing'):
+    models.load_model(tmp_path)
+
+
+def test_ids_that_do_not_fit_the_model_are_refused(tmp_path, ratings):
+  files.save_tree(
+    tmp_path / 'model.safetensors',
+    {
+      'factors': {'user': np.zeros((2, 1)), 'item': np.zeros((3, 1))},
+      'offset': np.float32(0),
+    },
+  )
+  files.write_json(tmp_path / 'ids.json', models.ids_json(ratings))
+  files.write_json(tmp_path / 'certificate.json', {})
+  with pytest.raises(ValueError, match=r'lists \(3, 3\) users and items'):
+    models.load_model(tmp_path)
+
+
+def test_ties_at_the_end_of_a_list_go_to_the_first_items(model):
+  # Ten items that all score alike: the first four, not any four.
+  many = model._replace(
+    item_factors=np.ones((10, 1), np.float32),
+    item_ids=np.arange(10),
+    seen=models.seen_matrix([0], [1], (3, 10)),
+  )
+  chosen, _ = models.top_items(many, np.array([0, 2]), 4)
+  np.testing.assert_array_equal(chosen, [[0, 2, 3, 4], [0, 1, 2, 3]])
+
+
+def test_similar_items_are_by_cosine_without_biases(model):
+  # The second column is 1 for all items, the last one is for all users.
+  items = np.array([[1, 1, 2, 9], [2, 1, 4, -9], [2, 1, 0, 0], [0, 1, 0, 5]])
+  users = np.array([[3, 5, 0, 1], [1, 2, 8, 1], [0, 0, 1, 1]])
+  model = model._replace(
+    user_factors=users.astype(np.float32),
+    item_factors=items.astype(np.float32),
+    item_ids=np.array(['a', 'b', 'c', 'd']),
+    titles={'b': 'Bee'},
+  )
+  found = models.similar_items(model, ['a'], 10)
+  assert [(r.item, r.similar, r.rank) for r in found] == [
+    ('a', 'b', 1),
+    ('a', 'c', 2),
+    ('a', 'd', 3),
+  ]
+  np.testing.assert_allclose(
+    [r.score for r in found], [1, 0.2**0.5, 0], atol=1e-6
+  )
+  assert found[0].title == 'Bee'
+  assert len(models.similar_items(model, k=1)) == 4
+  with pytest.raises(ValueError, match="item 'z' is not in the model"):
+    models.similar_items(model, ['z'])
+
+
+def test_biases_that_were_trained_are_known_from_the_certificate(
+  tmp_path, ratings
+):
+  # As `gaussian_mf` starts: item biases, then what meets users' biases.
+  item = np.array([[5, 0.7, 1, 0], [5, 0.8, 0, 1], [-5, 0.6, 1, 0.1]])
+  item = item.astype(np.float32)
+  user = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+  settings = {'system': 'gaussian_mf', 'parameters': {'init': 'bias'}}
+  published(tmp_path, item, ratings, user=user, **settings)
+  found = models.similar_items(models.load_model(tmp_path), ['10'])
+  assert [r.similar for r in found] == [30, 20]
+  settings['parameters']['init'] = 'unit'
+  published(tmp_path, item, ratings, user=user, **settings)
+  found = models.similar_items(models.load_model(tmp_path), ['10'])
+  assert [r.similar for r in found] == [20, 30]
+
+
+def test_items_with_one_number_each_are_not_compared(model):
+  with pytest.raises(ValueError, match='at most one number each'):
+    models.similar_items(model)
+
+
+def published(folder, item, ratings, *, user=None, fit=None, **certificate):
+  """A folder with what is published, and with no private/."""
+  folder.mkdir(exist_ok=True)
+  release = Release(Factors(user, item), np.float32(3), fit)
+  files.save_tree(folder / 'model.safetensors', release)
+  files.write_json(folder / 'ids.json', models.ids_json(ratings))
+  if certificate:
+    files.write_json(folder / 'certificate.json', certificate)
+  return folder
+
+
+def test_a_published_folder_has_all_that_new_users_need(tmp_path, ratings):
+  item = np.array([[1, 1], [0, 1], [-1, 1]], np.float32)
+  fit = Fit(np.float32([1, 0]), np.float32([8, 5]))
+  folder = published(tmp_path, item, ratings, fit=fit)
+  model = models.load_model(folder)
+  assert model.user_factors is None
+  assert model.covered
+  with pytest.raises(ValueError, match='fold users in by their own ratings'):
+    models.recommend(model, ['ann'], filter_seen=False)
+  new = from_arrays(['zoe'], ['20'], [5], scale=(1, 5))
+  folded = folding.fold_in(model, new)
+  # b minimises (3 + 0 + b - 5)^2 + 5 b^2; the first column meets a 0.
+  np.testing.assert_allclose(folded.user_factors, [[1, 1 / 3]], rtol=1e-6)
+  found = models.recommend(folded, k=5)
+  assert [(r.user, r.item, r.title) for r in found] == [
+    ('zoe', 10, 'Ten'),
+    ('zoe', 30, 'Thirty'),
+  ]
+  assert found[0].score == pytest.approx(3 + 1 + 1 / 3)
+
+
+def test_the_scale_is_that_of_the_certificate_where_ids_have_none(
+  tmp_path, ratings
+):
+  item = np.array([[1, 1], [0, 1], [-1, 1]], np.float32)
+  published(tmp_path, item, ratings, parameters={'scale': [1, 5]})
+  ids = models.ids_json(ratings)
+  del ids['scale']
+  del ids['users']  # a system may keep them secret
+  files.write_json(tmp_path / 'ids.json', ids)
+  assert models.load_model(tmp_path).scale == (1, 5)
+  (tmp_path / 'certificate.json').unlink()
+  with pytest.raises(ValueError, match='has the scale'):
+    models.load_model(tmp_path)
+
+
+def test_an_unfinished_run_is_not_served(tmp_path, ratings):
+  published(tmp_path, np.ones((3, 2), np.float32), ratings)
+  (tmp_path / 'private').mkdir()
+  with pytest.raises(ValueError, match=r'certificate\.json is missing'):
+    models.load_model(tmp_path)
+
+
+def test_items_that_are_not_released_take_no_new_users(tmp_path, ratings):
+  files.save_tree(
+    tmp_path / 'model.safetensors',
+    {'factors': {'user': np.ones((3, 2))}, 'offset': np.float32(0)},
+  )
+  files.write_json(tmp_path / 'ids.json', models.ids_json(ratings))
+  files.write_json(tmp_path / 'certificate.json', {})
+  with pytest.raises(ValueError, match='has no item factors'):
+    models.load_model(tmp_path)
+  (tmp_path / 'private').mkdir()
+  files.save_tree(
+    tmp_path / 'private' / 'unreleased.safetensors',
+    {'factors': {'item': np.ones((3, 2))}},
+  )
+  model = models.load_model(tmp_path)
+  assert not model.covered
+  with pytest.raises(ValueError, match='releases no item factors'):
+    folding.fold_in(model, ratings)
+
+
+def test_folding_in_is_the_regression_of_each_user(small_ratings):
+  rng = np.random.default_rng(0)
+  item = rng.normal(size=(small_ratings.num_items, 5)).astype(np.float32)
+  fit = Fit(rng.normal(size=5), np.array([1.0, 8, 0.5, 3, 20]))
+  model = models.Model(
+    None, item, 3.0, (1.0, 5.0), np.array([]), small_ratings.item_ids, {}, None,
+    True, fit=fit,
+  )  # fmt: skip
+  folded = folding.fold_in(model, small_ratings)
+  want = oracles.ridge_users(
+    small_ratings, item, offset=3.0, prior=fit.prior, ridge=fit.ridge
+  )
+  np.testing.assert_allclose(folded.user_factors, want, atol=2e-4)
+  # Nobody else's ratings matter.
+  one = small_ratings.take(small_ratings.user == 7)
+  alone = folding.fold_in(model, one).user_factors
+  assert alone is not None
+  np.testing.assert_allclose(alone[7], want[7], atol=2e-4)
+  np.testing.assert_allclose(alone[8], fit.prior, rtol=1e-6)
+  held = fit._replace(ridge=np.array([1, np.inf, 1, 1, 1]))
+  moved = folding.fold_in(model, small_ratings, fit=held).user_factors
+  assert moved is not None
+  np.testing.assert_allclose(moved[:, 1], fit.prior[1], rtol=1e-6)
+
+
+def test_users_are_folded_in_over_more_than_one_block():
+  rng = np.random.default_rng(3)
+  users = np.repeat(np.arange(5000), 2)
+  item, value = np.tile([0, 1], 5000), rng.integers(1, 6, size=10000)
+  factors = np.array([[1.0], [-0.5]], np.float32)
+  found = folding.user_factors(
+    users, item, value.astype(np.float32), 5000, item_factors=factors,
+    offset=3.0, fit=Fit(np.zeros(1), np.full(1, 0.75)),
+  )  # fmt: skip
+  want = (value - 3.0).reshape(-1, 2) @ factors / 2
+  np.testing.assert_allclose(found, want, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    'objective_pmf',
+    'personalized_pmf',
+    'dpals',
+    'power_mf',
+    'local_mf',
+    'untrusted_pmf',
+  ],
+)
+def test_folding_in_does_what_the_system_does(small_ratings, name):
+  entry = SYSTEMS[name]
+  ridges = {'vector_ridge': 3.0, 'bias_ridge': 7.0}
+  if name == 'dpals':
+    ridges = {f'final_{key}': value for key, value in ridges.items()}
+  more = {'rank': 2} if name in ('dpals', 'power_mf', 'local_mf') else {}
+  config = entry.config(
+    **{**entry.variants['sound'], **ridges, **more},
+    scale=(1, 5), epsilon=2.0, delta=1e-6,
+  )  # fmt: skip
+  system = entry.build(config)
+  epsilon = np.linspace(0.5, 2.0, len(small_ratings))
+  ratings = dataclasses.replace(small_ratings, epsilon=epsilon)
+  data = training_data(ratings)
+  state = fit(system, jax.random.key(0), data)
+  whole = jax.jit(system.model)(state, data)
+  release = system.release(jax.random.key(1), state, data)
+  assert release.factors.user is None
+  model = models.model_from_release(release, ratings)
+  folded = folding.fold_in(model, ratings)
+  # A mean of features rounds.
+  np.testing.assert_allclose(folded.user_factors, whole.factors.user, atol=2e-6)
+
+
+def test_new_users_have_the_mean_of_features(small_ratings):
+  """Also of features that were learned, which no setting tells."""
+  entry = SYSTEMS['objective_pmf']
+  config = entry.config(
+    variant='sound', relation='add_remove', scale=(1, 5), epsilon=2.0,
+    delta=1e-6, rank=3, feature_share=0.5, feature_steps=2,
+  )  # fmt: skip
+  system = entry.build(config)
+  data = training_data(small_ratings)
+  state = fit(system, jax.random.key(0), data)
+  release = system.release(jax.random.key(1), state, data)
+  features = np.asarray(state.items.factors.user)
+  assert release.fit is not None
+  np.testing.assert_allclose(
+    release.fit.prior, features.mean(axis=0), rtol=1e-5
+  )
+  model = models.model_from_release(release, small_ratings)
+  assert np.isfinite(folding.fold_in(model, small_ratings).user_factors).all()
+
+
+def test_released_users_tell_how_new_ones_are_fitted(model):
+  users = np.array([[1, 0, 1], [3, 0.5, 1]], np.float32)
+  found = models.fit_of_released_users(users)
+  np.testing.assert_allclose(found.prior, [2, 0.25, 1])
+  np.testing.assert_allclose(found.ridge, [1, 16, np.inf])
+  # What is not released tells nothing, also where it is at hand.
+  with pytest.raises(ValueError, match='how its users are fitted'):
+    folding.fold_in(model, from_arrays(['z'], [10], [3], scale=(1, 5)))
+
+
+def test_what_the_model_does_not_know_is_counted_or_refused(model):
+  model = model._replace(fit=Fit(np.zeros(1), np.ones(1)))
+  new = from_arrays(
+    ['x', 'x', 'y'], [10, 99, 98], [5, 1, 1], scale=(1, 5), name='new.csv'
+  )
+  words = (
+    r'new\.csv: 2 of 3 ratings are left out, of 2 item.* 1 user.s. have no'
+  )
+  with pytest.warns(UserWarning, match=words):
+    folded = folding.fold_in(model, new)
+  np.testing.assert_allclose(folded.user_factors, [[1.0], [0.0]], atol=1e-6)
+  with pytest.raises(ValueError, match='knows none of the items, such as 98'):
+    folding.fold_in(model, new.take(np.array([2])))
+  with pytest.raises(ValueError, match=r'rating 9 is outside the scale 1\.\.5'):
+    folding.fold_in(model, from_arrays(['x'], [10], [9], scale=(0, 10)))
+  with pytest.raises(ValueError, match='must be positive'):
+    folding.fold_in(
+      model, new.take(np.array([0])), fit=Fit(np.zeros(1), np.zeros(1))
+    )

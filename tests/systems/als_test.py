@@ -1,0 +1,125 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+
+from dpmf_jax.evaluation import metrics
+from dpmf_jax.ratings.splits import random_split
+from dpmf_jax.ratings.synthetic import synthetic
+from dpmf_jax.rows import training_data
+from dpmf_jax.systems.als import ALSConfig, als
+from dpmf_jax.training import fit
+
+SCALE = (1.0, 5.0)
+
+
+def one_step(config, data):
+  """The system's start and the state after a sweep, as NumPy arrays."""
+  system = als(config)
+  start = system.init(jax.random.key(0), data)
+  end, _ = jax.jit(system.step)(jax.random.key(1), start, data)
+  return start, end
+
+
+@pytest.mark.parametrize('solver', ['cholesky', 'cg'])
+def test_an_explicit_sweep_is_the_dense_solution(small_ratings, solver):
+  config = ALSConfig(scale=SCALE, rank=3, init_std=0.5, solver=solver)
+  data = training_data(small_ratings)
+  start, end = one_step(config, data)
+  common = {
+    'offset': small_ratings.value.mean(),
+    'ridge': config.ridge,
+    'bias_ridge': config.bias_ridge,
+  }
+  item = np.asarray(start.factors.item, np.float64)
+  user = oracles.als_explicit(
+    small_ratings, 'user', 60, item[:, :3], item[:, 4], **common
+  )
+  item = oracles.als_explicit(
+    small_ratings, 'item', 40, user[:, :3], user[:, 3], **common
+  )
+  np.testing.assert_allclose(end.factors.user[:, :4], user, atol=2e-4)
+  np.testing.assert_array_equal(end.factors.user[:, 4], 1)
+  np.testing.assert_allclose(end.factors.item[:, :3], item[:, :3], atol=2e-4)
+  np.testing.assert_allclose(end.factors.item[:, 4], item[:, 3], atol=2e-4)
+  np.testing.assert_array_equal(end.factors.item[:, 3], 1)
+
+
+@pytest.mark.parametrize('solver', ['cholesky', 'cg'])
+def test_an_implicit_sweep_is_the_dense_solution(small_ratings, solver):
+  config = ALSConfig(
+    scale=SCALE, feedback='implicit', rank=3, alpha=2.0, ridge=0.7,
+    init_std=0.5, solver=solver,
+  )  # fmt: skip
+  start, end = one_step(config, training_data(small_ratings))
+  confidence, known = np.ones((60, 40)), np.zeros((60, 40))
+  at = small_ratings.user, small_ratings.item
+  confidence[at] += 2.0 * small_ratings.value
+  known[at] = 1
+  item = np.asarray(start.factors.item, np.float64)
+  user = oracles.als_implicit(confidence, known, item, ridge=0.7)
+  item = oracles.als_implicit(confidence.T, known.T, user, ridge=0.7)
+  np.testing.assert_allclose(end.factors.user, user, atol=2e-4)
+  np.testing.assert_allclose(end.factors.item, item, atol=2e-4)
+
+
+def test_two_devices_give_one_device_s_result(small_ratings):
+  from dpmf_jax.rows import device_mesh
+
+  config = ALSConfig(scale=SCALE, rank=2, steps=3)
+  ends = [
+    fit(als(config), jax.random.key(0), training_data(small_ratings, mesh=mesh))
+    for mesh in (None, device_mesh(2))
+  ]
+  for one, two in zip(*(end.factors for end in ends), strict=True):
+    np.testing.assert_allclose(one, two, atol=1e-4)
+
+
+def test_it_learns_what_was_planted():
+  ratings = synthetic(
+    num_users=300, num_items=200, num_ratings=12_000, rank=2, seed=3
+  )
+  train, test = random_split(ratings, 0.2, seed=0)
+  data = training_data(train)
+  system = als(ALSConfig(scale=SCALE, rank=4))
+  state = fit(system, jax.random.key(0), data)
+  rows = training_data(test).by_user
+  error = metrics.rmse(rows, system.model(state, data), SCALE)
+  assert error < 0.97 * metrics.baselines(train, test)['bias']
+  # Implicit scores rank what is rated above what is not.
+  system = als(ALSConfig(scale=SCALE, rank=4, feedback='implicit'))
+  user, item = fit(system, jax.random.key(0), data).factors
+  scores = np.asarray(user @ item.T)
+  rated = np.zeros(scores.shape, bool)
+  rated[test.user, test.item] = True
+  seen = np.zeros(scores.shape, bool)
+  seen[train.user, train.item] = True
+  assert scores[rated].mean() > 1.5 * scores[~rated & ~seen].mean()
+
+
+def test_rows_without_ratings_are_zero(small_ratings):
+  keep = small_ratings.take(small_ratings.user != 7)
+  _, end = one_step(ALSConfig(scale=SCALE, rank=2), training_data(keep))
+  np.testing.assert_array_equal(end.factors.user[7, :3], 0)
+  assert all(bool(jnp.isfinite(side).all()) for side in end.factors)
+
+
+@pytest.mark.parametrize(
+  ('setting', 'message'),
+  [
+    ({'rank': 0}, 'rank=0'),
+    ({'ridge': 0.0}, r'ridge=0\.0'),
+    ({'feedback': 'both'}, "feedback='both'"),
+    ({'solver': 'qr'}, "solver='qr'"),
+    ({'scale': (-1.0, 1.0), 'feedback': 'implicit'}, 'must not be negative'),
+  ],
+)
+def test_wrong_settings_are_named(setting, message):
+  with pytest.raises(ValueError, match=message):
+    ALSConfig(**{'scale': SCALE, **setting})
+
+
+def test_large_ranks_use_conjugate_gradients():
+  assert ALSConfig(scale=SCALE, rank=64).solves_with == 'cholesky'
+  assert ALSConfig(scale=SCALE, rank=65).solves_with == 'cg'

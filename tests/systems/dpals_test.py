@@ -1,0 +1,735 @@
+import dataclasses
+import fractions
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+import scipy.integrate
+import scipy.stats
+
+from dpmf_jax import accounting, certificates, files, runs
+from dpmf_jax.accounting import ledger, tails
+from dpmf_jax.evaluation import metrics
+from dpmf_jax.kernels import user_sums
+from dpmf_jax.plans.choice import choice, rank_for
+from dpmf_jax.plans.dpals import (
+  DPALSConfig,
+  check_tails,
+  event,
+  noise_std,
+  rank_of,
+  resolved,
+  sensitivity,
+)
+from dpmf_jax.ratings.splits import random_split
+from dpmf_jax.ratings.synthetic import synthetic
+from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.rows import device_mesh, training_data
+from dpmf_jax.serving import models
+from dpmf_jax.systems import SYSTEMS, dpals, dpals_items, dpals_users
+from dpmf_jax.training import fit
+
+SCALE = (1.0, 5.0)
+DELTA = 1e-5
+
+
+def settings(**more):
+  common = {
+    'relation': 'add_remove', 'scale': SCALE, 'delta': DELTA, 'epsilon': 5.0,
+  }  # fmt: skip
+  return DPALSConfig(**{**common, **more})
+
+
+def table(rows, num_users, num_items, scale=SCALE):
+  user, item, value = zip(*rows, strict=True)
+  return Ratings(
+    user=np.array(user),
+    item=np.array(item),
+    value=np.array(value, float),
+    user_ids=np.arange(num_users),
+    item_ids=np.arange(num_items),
+    scale=scale,
+  )
+
+
+@pytest.fixture(scope='module')
+def crowd():
+  """50 users, 30 items: ordinary users, and users who are extreme.
+
+  User 0 rated everything highest, 1 everything by turns, 2 one item that
+  nobody else rated, 3 a single popular one lowest, 4 two opposite ratings.
+  """
+  rng = np.random.default_rng(4)
+  rows = [(0, i, 5.0) for i in range(29)]
+  rows += [(1, i, 5.0 if i % 2 else 1.0) for i in range(29)]
+  rows += [(2, 29, 5.0), (3, 0, 1.0), (4, 0, 5.0), (4, 1, 1.0)]
+  for user in range(5, 50):
+    items = {0, *rng.choice(29, rng.integers(1, 20), replace=False).tolist()}
+    rows += [(user, i, float(rng.integers(1, 6))) for i in sorted(items)]
+  return table(rows, 50, 30)
+
+
+EXTREME = range(6)
+
+
+def items_after(config, data, sweeps):
+  """Items that some sweeps released, as any public items."""
+  system = dpals.dpals(config)
+  state = system.init(jax.random.key(3), data)
+  step = jax.jit(system.step)
+  for number in range(sweeps):
+    state, _ = step(jax.random.key(10 + number), state, data)
+  return state.items, state.hyper
+
+
+@jax.jit
+def integer_sums(items, hyper, data):
+  users, public = dpals.local_users(items, hyper, data)
+  return user_sums.item_sums(data.by_item, users, public, hyper.unit)
+
+
+# Sensitivity: take one user away.
+
+
+@pytest.mark.parametrize('rank', [0, 2])
+@pytest.mark.parametrize('sweeps', [0, 2])
+def test_removing_a_user_moves_sums_by_their_own_terms(crowd, rank, sweeps):
+  config = settings(rank=rank, contribution=2.0)
+  items, hyper = items_after(config, training_data(crowd), sweeps)
+  total = np.asarray(integer_sums(items, hyper, training_data(crowd)), int)
+  bound = sensitivity(config, rank)
+  lengths = []
+  for user in EXTREME:
+    rest = training_data(crowd.take(crowd.user != user))
+    moved = total - np.asarray(integer_sums(items, hyper, rest))
+    alone = training_data(crowd.take(crowd.user == user))
+    own = np.asarray(integer_sums(items, hyper, alone))
+    # Exactly: no other user's term changed by a single unit.
+    np.testing.assert_array_equal(moved, own)
+    length = np.linalg.norm(moved * float(hyper.unit))
+    assert length <= bound
+    lengths.append(length)
+  # The bound is not far from what happens, so a wrong one would be seen.
+  assert max(lengths) > (0.95 if rank == 0 else 0.8) * bound
+
+
+def test_a_bound_that_forgets_something_would_be_seen(crowd):
+  config = settings(rank=2, contribution=2.0, clip_norm=1e-3)
+  items, hyper = items_after(config, training_data(crowd), 2)
+  data = training_data(crowd.take(crowd.user == 1))
+  users, public = jax.jit(dpals.local_users)(items, hyper, data)
+  bound = sensitivity(config, 2)
+  length = lambda users: np.linalg.norm(
+    np.asarray(user_sums.item_sums(data.by_item, users, public, hyper.unit))
+    * float(hyper.unit)
+  )
+  assert length(users) > 0.9 * bound
+  loud = users._replace(weight=jnp.ones_like(users.weight))
+  assert length(loud) > 1.5 * bound
+  assert length(users._replace(vector=2 * users.vector)) > 1.2 * bound
+  # Without vectors the bound would be too small for this user.
+  assert length(users) > sensitivity(config, 0)
+
+
+@pytest.mark.parametrize('scale', [(1.0, 5.0), (0.0, 100.0)])
+def test_contributions_are_bounded_whatever_the_items(crowd, scale):
+  """Also for items that no sweep would release."""
+  value = scale[0] + (crowd.value - 1) / 4 * (scale[1] - scale[0])
+  data = training_data(dataclasses.replace(crowd, value=value, scale=scale))
+  config = settings(rank=3, contribution=1.0, scale=scale)
+  hyper = dpals.hyper_of(config, 50, 3)
+  rng = np.random.default_rng(0)
+  bound = sensitivity(config, 3)
+  local_users = jax.jit(dpals.local_users)
+  for number in range(20):
+    size = 10.0 ** rng.integers(-4, 2) * config.star
+    wide = lambda *shape, s=size: jnp.asarray(rng.normal(size=shape) * s)
+    items = dpals_items.start(jax.random.key(number), 30, 3, hyper.star)
+    items = items._replace(
+      mean=wide(30).astype('float32'),
+      vector=wide(30, 3).astype('float32'),
+      weight=jnp.asarray(rng.uniform(0, 4, 30), 'float32'),
+    )
+    users, _ = local_users(items, hyper, data)
+    assert float(jnp.linalg.norm(users.vector, axis=1).max()) <= 1.2
+    y = np.clip(
+      value
+      - np.asarray(items.mean)[crowd.item]
+      - np.asarray(users.bias)[crowd.user],
+      -2 * config.star,
+      2 * config.star,
+    )
+    size = (y**2 + (0.5 * config.star) ** 2) * (
+      1 + np.linalg.norm(users.vector, axis=1)[crowd.user] ** 2
+    )
+    weight = np.asarray(users.weight, float)[crowd.user]
+    weight = weight * np.asarray(items.weight, float)[crowd.item]
+    length = np.sqrt(np.bincount(crowd.user, weight**2 * size))
+    assert length.max() <= bound
+
+
+@pytest.mark.parametrize('no_number', [jnp.inf, jnp.nan])
+def test_items_that_are_not_finite_tell_nothing(crowd, no_number):
+  config = settings(rank=2, contribution=1.0)
+  items, hyper = items_after(config, training_data(crowd), 1)
+  items = items._replace(
+    vector=items.vector.at[3].set(jnp.nan),
+    mean=items.mean.at[4:].set(no_number),
+  )
+  sums = np.asarray(integer_sums(items, hyper, training_data(crowd)), int)
+  rest = training_data(crowd.take(crowd.user != 0))
+  moved = sums - np.asarray(integer_sums(items, hyper, rest))
+  assert np.linalg.norm(moved * float(hyper.unit)) <= sensitivity(config, 2)
+
+
+# Sums: exact, and those of the oracle.
+
+
+def test_sums_are_those_of_slow_loops(crowd):
+  config = settings(rank=2)
+  items, hyper = items_after(config, training_data(crowd), 2)
+  data = training_data(crowd)
+  users, _ = jax.jit(dpals.local_users)(items, hyper, data)
+  total = np.zeros((30, 4))
+  for user in range(50):
+    at = crowd.user == user
+    terms = oracles.user_terms(
+      crowd.value[at],
+      crowd.item[at],
+      float(users.bias[user]),
+      np.asarray(users.vector[user], float),
+      float(users.weight[user]),
+      mean=np.asarray(items.mean, float),
+      weights=np.asarray(items.weight, float),
+      bound=2.0,
+      scale=0.5,
+    )
+    for item, term in terms.items():
+      total[item] += term
+  found = np.asarray(integer_sums(items, hyper, data)) * float(hyper.unit)
+  # Each of up to 47 terms is cut by less than a unit.
+  np.testing.assert_allclose(found, total, atol=50 * float(hyper.unit))
+
+
+def test_terms_are_cut_and_never_rounded_up(crowd):
+  """A user of many terms of half a unit would else add far more than these."""
+  config = settings(rank=2)
+  items, hyper = items_after(config, training_data(crowd), 1)
+  data = training_data(crowd.take(crowd.user == 1))
+  users, public = jax.jit(dpals.local_users)(items, hyper, data)
+  sums = lambda unit: (
+    unit
+    * np.abs(
+      np.asarray(
+        user_sums.item_sums(data.by_item, users, public, jnp.float32(unit))
+      )
+    )
+  )
+  fine, coarse = sums(float(hyper.unit)), sums(2.0**-4)
+  assert (coarse <= fine).all()
+  assert (fine - coarse > 2.0**-5).any()
+
+
+def test_sums_do_not_depend_on_places_or_devices(crowd):
+  config = settings(rank=3)
+  items, hyper = items_after(config, training_data(crowd), 2)
+  expected = integer_sums(items, hyper, training_data(crowd))
+  order = np.random.default_rng(1).permutation(50)
+  moved = dataclasses.replace(crowd, user=order[crowd.user])
+  for data in (
+    training_data(moved),
+    training_data(crowd, least_chunks=5),
+    training_data(crowd, mesh=device_mesh(2)),
+    training_data(moved, mesh=device_mesh(4)),
+  ):
+    np.testing.assert_array_equal(integer_sums(items, hyper, data), expected)
+
+
+def test_units_hold_the_largest_sums():
+  for num_users in (1, 2, 6040, 10**6):
+    for largest in (0.3, 1.0, 9.6, 240.0):
+      unit = user_sums.least_unit(num_users, largest)
+      assert largest <= unit * 2**30 / num_users
+      assert np.log2(unit) == round(np.log2(unit))
+  # Everybody loud, at the largest weight: nothing wraps.
+  count, items = 3000, 2
+  rows = [(u, i, 5.0) for u in range(count) for i in range(items)]
+  data = training_data(table(rows, count, items))
+  unit = user_sums.least_unit(count, user_sums.term_bound(2.0, 0.5, 1.2))
+  users = user_sums.Users(
+    jnp.zeros(count), jnp.full((count, 1), 1.2), jnp.ones(count)
+  )
+  public = user_sums.Public(
+    jnp.zeros(items), jnp.full(items, 4.0), jnp.float32(2), jnp.float32(0.5)
+  )
+  sums = user_sums.item_sums(data.by_item, users, public, jnp.float32(unit))
+  expected = count * 4.0 * np.array([[0.5, 2.0, 2.4]] * items)
+  np.testing.assert_allclose(np.asarray(sums) * unit, expected, rtol=1e-5)
+
+
+def test_norms_are_upper_bounds(crowd):
+  data = training_data(crowd)
+  rng = np.random.default_rng(2)
+  bias, mean = rng.normal(size=50), rng.normal(size=30)
+  weight = rng.uniform(0, 4, 30)
+  public = user_sums.Public(
+    jnp.asarray(mean, 'float32'),
+    jnp.asarray(weight, 'float32'),
+    jnp.float32(2),
+    jnp.float32(0.5),
+  )
+  found = user_sums.squared_norms(
+    data.by_user, jnp.asarray(bias, 'float32'), public, 30
+  )
+  y = np.clip(crowd.value - mean[crowd.item] - bias[crowd.user], -2, 2)
+  terms = weight[crowd.item] ** 2 * (y**2 + 0.25)
+  exact = np.bincount(crowd.user, terms)
+  assert (np.asarray(found) >= exact).all()
+  np.testing.assert_allclose(found, exact, rtol=1e-3)
+
+
+def exact_square(*numbers):
+  """a^2 (scale^2 + y^2) of a rating, as a fraction."""
+  numbers = (fractions.Fraction(float(number)) for number in numbers)
+  rating, mean, weight, bias, bound, scale = numbers
+  y = min(max(rating - mean - bias, -bound), bound)
+  return weight**2 * (scale**2 + y**2)
+
+
+@pytest.mark.parametrize('num_items', [1, 30, 2**12, 2**21])
+@pytest.mark.parametrize('most', [4.0, 0.3, 0.01])
+def test_norms_are_never_below_the_exact_ones(num_items, most):
+  """Where all float32 can do is round, and where terms are below a unit."""
+  rng = np.random.default_rng(7)
+  each = min(num_items, 5)
+  rows = [
+    (u, i, float(rng.integers(1, 6))) for u in range(200) for i in range(each)
+  ]
+  normal = lambda size: rng.normal(size=size).astype('float32')
+  bias, mean = normal(200), normal(each)
+  weight = rng.uniform(0, most, each).astype('float32')
+  public = user_sums.Public(mean, weight, np.float32(1.7), np.float32(0.3))
+  found = user_sums.squared_norms(
+    training_data(table(rows, 200, each)).by_user,
+    jnp.asarray(bias),
+    jax.tree.map(jnp.asarray, public),
+    num_items,
+  )
+  exact = [fractions.Fraction(0)] * 200
+  for u, i, value in rows:
+    exact[u] += exact_square(value, mean[i], weight[i], bias[u], *public[2:])
+  assert all(
+    fractions.Fraction(float(upper)) >= norm
+    for upper, norm in zip(found, exact, strict=True)
+  )
+
+
+@pytest.mark.parametrize('num_items', [1, 2, 64, 65])
+def test_norms_of_the_loudest_user_do_not_wrap(num_items):
+  rows = training_data(
+    table([(0, i, 5.0) for i in range(num_items)], 1, num_items)
+  ).by_user
+  public = user_sums.Public(
+    jnp.zeros(num_items), jnp.full(num_items, 4.0), jnp.float32(2),
+    jnp.float32(2),
+  )  # fmt: skip
+  found = user_sums.squared_norms(rows, jnp.zeros(1), public, num_items)
+  exact = num_items * 4.0**2 * (2.0**2 + 2.0**2)
+  assert exact <= float(found[0]) <= exact * (1 + 1e-4)
+
+
+def test_weights_keep_their_bound_exactly():
+  """Also where float32 rounds up, and just above and below the bound."""
+  rng = np.random.default_rng(9)
+  near = lambda size: rng.uniform(1 - 1e-6, 1 + 1e-6, size).astype('float32')
+  exact = fractions.Fraction
+  square = np.float32(0.7**2) * np.append(near(1000), near(1000) * 3)
+  weight = user_sums.weights(jnp.asarray(square), jnp.float32(0.7))
+  assert all(
+    exact(float(v)) ** 2 * exact(float(s)) <= exact(float(np.float32(0.7))) ** 2
+    for v, s in zip(weight, square, strict=True)
+  )
+
+
+def test_vectors_keep_their_bound_exactly():
+  rng = np.random.default_rng(10)
+  near = lambda size: rng.uniform(1 - 1e-6, 1 + 1e-6, size).astype('float32')
+  exact = fractions.Fraction
+  angle = rng.uniform(0, 2 * np.pi, 2000)
+  sizes = 0.2 * np.append(near(1000), near(1000) * 3)
+  columns = [(sizes * f(angle)).astype('float32') for f in (np.cos, np.sin)]
+  found = dpals_users.clipped(
+    [jnp.asarray(column) for column in columns],
+    jnp.float32(0.2),
+    jnp.float32(1.2),
+  )
+  assert all(
+    exact(float(x)) ** 2 + exact(float(y)) ** 2 <= exact(1.2) ** 2
+    for x, y in zip(*found, strict=True)
+  )
+
+
+def test_vectors_that_are_not_finite_are_zero():
+  columns = [jnp.array([jnp.nan, jnp.inf, 1e30, 0.1]), jnp.full(4, 0.1)]
+  found = np.array(dpals_users.clipped(columns, jnp.float32(1), jnp.float32(1)))
+  assert (found[:, :3] == 0).all()
+  np.testing.assert_allclose(found[:, 3], 0.1)
+
+
+def test_a_user_at_the_bound_is_above_it_in_float32_and_below_what_is_stated():
+  """The products of a term are rounded, so the bound needs room for that.
+
+  Weights and vectors have a slack of their own, without which the users here
+  are: each has one item, and bounds that hold with equality before rounding.
+  """
+  count, rng = 2000, np.random.default_rng(8)
+  rows = [(u, u, 4.0) for u in range(count)]
+  uniform = lambda low, high: rng.uniform(low, high, count).astype('float32')
+  users = user_sums.Users(
+    uniform(2, 3), uniform(0.3, 1)[:, None], uniform(0.5, 1)
+  )
+  # Counts so small that the bound is tight.
+  public = user_sums.Public(
+    uniform(0, 1), uniform(0.5, 1), np.float32(2), np.float32(1e-6)
+  )
+  unit = user_sums.least_unit(1, user_sums.term_bound(2.0, 1e-6, 1.0))
+  found = user_sums.item_sums(
+    training_data(table(rows, count, count)).by_item,
+    jax.tree.map(jnp.asarray, users),
+    jax.tree.map(jnp.asarray, public),
+    jnp.float32(unit),
+  )
+  found = np.linalg.norm(np.asarray(found, float) * unit, axis=1)
+  squares = [
+    exact_square(4.0, mean, weight, bias, *public[2:])
+    for mean, weight, bias in zip(*public[:2], users.bias, strict=True)
+  ]
+  contribution = users.weight.astype(float) * np.sqrt(np.array(squares, float))
+  share = users.vector[:, 0].astype(float)
+  exact = contribution * np.hypot(1.0, share)
+  worst = np.argmax(found / exact)
+  assert found[worst] > exact[worst] * (1 + 1e-7)
+  for u in (worst, *range(10)):
+    config = settings(
+      contribution=contribution[u], vector_share=share[u], count_scale=1e-6
+    )
+    assert found[u] <= sensitivity(config, 1)
+
+
+def test_elementwise_solutions_are_those_of_lapack():
+  rng = np.random.default_rng(5)
+  for size in (1, 2, 5):
+    root = rng.normal(size=(40, size, size + 2))
+    matrix = root @ root.transpose(0, 2, 1) + np.eye(size)
+    right = rng.normal(size=(40, size))
+    upper = [
+      [jnp.asarray(matrix[:, a, b], 'float32') for b in range(a, size)]
+      for a in range(size)
+    ]
+    columns = [jnp.asarray(right[:, a], 'float32') for a in range(size)]
+    found = np.stack(dpals_users.columns_solution(upper, columns), axis=1)
+    expected = np.linalg.solve(matrix, right[..., None])[..., 0]
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_a_user_s_fit_is_a_ridge_regression(crowd):
+  config = settings(rank=2)
+  data = training_data(crowd)
+  items, hyper = items_after(config, data, 1)
+  vector, bias = dpals_users.exact_fit(
+    data.by_user, items.mean, items.vector, star=hyper.star,
+    center=hyper.center, most_norm=2.0, most_label=6.0,
+    vector_ridge=hyper.vector_ridge, bias_ridge=hyper.bias_ridge,
+  )  # fmt: skip
+  for user in (0, 2, 20):
+    at = crowd.user == user
+    i = crowd.item[at]
+    x = np.asarray(items.vector, float)[i]
+    x = np.concatenate([x, np.ones((len(i), 1))], axis=1)
+    y = crowd.value[at] - 3.5 - np.asarray(items.mean, float)[i]
+    found = np.linalg.solve(x.T @ x + np.diag([1.0, 1.0, 10.0]), x.T @ y)
+    mine = [float(column[user]) for column in (*vector, bias)]
+    # Factors and labels are rounded to 2^-9 of 2.3 and of 6.
+    np.testing.assert_allclose(mine, found, atol=0.02)
+
+
+# Noise.
+
+
+def test_noise_has_the_scale_that_was_calibrated():
+  # 3,000 numbers: the right scale fails with chance 1e-4, by the threshold;
+  # 2/3 and 3/2 of it have p-values below 1e-20.
+  config = settings(rank=1, epsilon=1.0)
+  data = training_data(table([(0, 0, 5.0), (1, 1, 2.0)], 5, 3000))
+  system = dpals.dpals(config)
+  state = system.init(jax.random.key(0), data)
+  sums = np.asarray(integer_sums(state.items, state.hyper, data), float)
+  after, _ = jax.jit(system.step)(jax.random.key(1), state, data)
+  seen = after.items.sums
+  precision = np.asarray(seen.precision, float)
+  noisy = [
+    np.asarray(seen.counts, float) / precision * 0.5,
+    np.asarray(seen.residual, float) / precision,
+    np.asarray(seen.vector[:, 0], float),
+  ]
+  std = noise_std(config, 1)
+  mu = 1 / event(config).noise_multiplier
+  assert std >= sensitivity(config, 1) / mu
+  for place, values in enumerate(noisy):
+    drawn = values - sums[:, place] * float(state.hyper.unit)
+    test = lambda s, d=drawn: scipy.stats.kstest(d / (s * std), 'norm').pvalue
+    assert test(1.0) > 1e-4
+    assert test(2 / 3) < 1e-10
+    assert test(3 / 2) < 1e-10
+  pairs = np.corrcoef(noisy)
+  assert abs(pairs[np.triu_indices(3, 1)]).max() < 0.08  # 4.4 deviations
+
+
+def test_every_sweep_draws_anew(crowd):
+  data = training_data(crowd)
+  config = settings(rank=0, steps=2)
+  states = []
+  fit(
+    dpals.dpals(config), jax.random.key(0), data, report_every=1,
+    callbacks=[lambda report: states.append(report.state)],
+  )  # fmt: skip
+  one, two = (np.asarray(s.items.sums.counts) for s in states[1:])
+  assert abs(np.corrcoef(one, two - one)[0, 1]) < 0.999
+
+
+# What is stated.
+
+
+def test_the_statement_is_about_users():
+  config = settings()
+  guarantee = dpals.dpals(config).guarantee
+  assert (guarantee.unit, guarantee.relation) == ('user', 'add_remove')
+  assert accounting.epsilon(guarantee, DELTA) == pytest.approx(5, rel=1e-4)
+  assert accounting.epsilon(guarantee, DELTA) <= 5 * (1 + 1e-9)
+  # Twelve sweeps are one Gaussian.
+  spent = event(config)
+  mu = accounting.gaussian.mu_of(5.0, DELTA)
+  assert spent.noise_multiplier == pytest.approx(12**0.5 / mu, rel=1e-4)
+  assert 'user factors' in guarantee.secret
+  assert 'user ids' in guarantee.secret
+  assert guarantee.released == ('item factors', 'offset', 'item ids')
+
+
+def test_the_certificate_speaks_of_users():
+  config = settings()
+  document = certificates.certificate(
+    dpals.dpals(config).guarantee, system='dpals', config=config, delta=DELTA,
+    seed=None, generator='threefry2x32', parameters={'dataset': 'x'},
+  )  # fmt: skip
+  words = certificates.text(document)
+  assert 'any one user with all ratings' in words.lower()
+  assert 'All ratings of one person together' not in words
+  assert document['unit'] == 'user'
+
+
+def test_the_mechanism_states_the_noise_of_the_rank_that_runs(small_ratings):
+  data = training_data(small_ratings)
+  for rank in (None, 0, 2):
+    config = resolved(settings(rank=rank), small_ratings.num_users, 40)
+    assert config.rank == (rank or 0)  # too few users to choose vectors
+    system = dpals.dpals(config)
+    state = system.init(jax.random.key(0), data)
+    words = system.guarantee.mechanism
+    bound, std = map(
+      float,
+      re.search(r'at most (\S+) in L2 norm, .* of (\S+)$', words).groups(),
+    )
+    assert bound == pytest.approx(sensitivity(config, config.rank), rel=1e-5)
+    assert std == pytest.approx(float(state.hyper.noise), rel=1e-5)
+    assert ('times user vectors' in words) == (config.rank > 0)
+
+
+def test_the_mechanism_has_both_figures_while_the_rank_is_open():
+  config = settings(rank=None)
+  words = dpals.dpals(config).guarantee.mechanism
+  for figure in (sensitivity, noise_std):
+    without, vectors = figure(config, 0), figure(config, 8)
+    assert f'{without:.6g} (rank 0) or {vectors:.6g} (above 0)' in words
+
+
+def test_the_ledger_keeps_units_apart(tmp_path):
+  guarantee = dpals.dpals(settings()).guarantee
+  spend = lambda unit: ledger.spend(
+    tmp_path / 'ledger', ledger.proved_event(guarantee), budget_epsilon=20.0,
+    delta=DELTA, unit=unit, relation='add_remove', dataset='x', digest='d',
+    system='dpals', variant='sound', what='here',
+  )  # fmt: skip
+  spend('user')
+  with pytest.raises(ValueError, match='unit'):
+    spend('rating')
+
+
+def test_user_ids_are_not_beside_the_model(tmp_path, small_ratings):
+  data = training_data(small_ratings)
+  config = settings(rank=1, steps=1)
+  system = dpals.dpals(config)
+  state = system.init(jax.random.key(0), data)
+  folder = runs.prepare(tmp_path / 'run')
+  runs.write_model(
+    folder, system, jax.random.key(1), state, data, small_ratings
+  )
+  files.write_json(folder / runs.FINISHED, {})
+  ids = json.loads((folder / 'ids.json').read_text())
+  assert 'users' not in ids
+  assert len(ids['items']) == 40
+  users = folder / 'private' / 'users.json'
+  assert users.stat().st_mode & 0o777 == 0o600
+  model = models.load_model(folder)
+  np.testing.assert_array_equal(model.user_ids, small_ratings.user_ids)
+  assert not model.covered
+  users.unlink()
+  with pytest.raises(ValueError, match='keeps them secret'):
+    models.load_model(folder)
+
+
+@pytest.mark.parametrize(
+  ('setting', 'message'),
+  [
+    ({'relation': 'replace'}, "relation='replace'"),
+    ({'delta': 0.0}, r'delta=0\.0'),
+    ({'rank': 17}, 'rank=17'),
+    ({'rank': 1.5}, 'rank'),
+    ({'steps': 0}, 'steps=0'),
+    ({'count_scale': 3.0}, r'count_scale=3\.0'),
+    ({'contribution': float('nan')}, 'contribution=nan'),
+    ({'scale': (1000.0, 1001.0)}, 'within 64 widths'),
+    ({'noise_multiplier': 1.0}, 'exactly one'),
+    ({'epsilon': None}, 'exactly one'),
+  ],
+)
+def test_wrong_settings_are_named(setting, message):
+  with pytest.raises(ValueError, match=message):
+    settings(**setting)
+
+
+def test_too_little_noise_for_float32_is_refused():
+  config = settings(epsilon=None, noise_multiplier=0.2)
+  with pytest.raises(ValueError, match='tails'):
+    check_tails(config, 1000, 4)
+  check_tails(settings(epsilon=20.0), 100_000, 8)
+
+
+@pytest.mark.parametrize('epsilon', [0.1, 1.0, 5.0, 20.0])
+def test_delta_pays_for_the_noise_as_drawn_and_for_its_tails(epsilon):
+  config = settings(epsilon=epsilon)
+  drawn = noise_std(config, 2) / sensitivity(config, 2)
+  spent = accounting.delta(accounting.Gaussian(drawn, config.steps), epsilon)
+  # `check_tails` lets the tails have a ten thousandth of delta.
+  assert spent <= (1 - 1e-4) * DELTA
+
+
+def test_tails_of_all_sweeps_count():
+  lost = tails.uncovered_jointly(1.0, 3000)
+  make = lambda steps: settings(
+    epsilon=None, noise_multiplier=1.0, steps=steps, delta=55_000 * lost, rank=1
+  )
+  check_tails(make(5), 1000, 1)
+  with pytest.raises(ValueError, match='tails'):
+    check_tails(make(6), 1000, 1)
+
+
+# Items.
+
+
+def test_counts_are_posterior_means():
+  noisy = np.array([-3.0, 0.0, 1.0, 8.0, 30.0])
+  error = np.array([1.0, 1.0, 2.0, 1.0, 3.0])
+  found = dpals_items.positive_counts(
+    jnp.asarray(noisy, 'float32'), jnp.asarray(error, 'float32')
+  )
+  prior = noisy.mean()
+  for value, sd, mean in zip(noisy, error, found, strict=True):
+    density = lambda x, v=value, s=sd: np.exp(
+      -x / prior - (x - v) ** 2 / (2 * s * s)
+    )
+    top = max(value, 0) + 12 * sd
+    weight = scipy.integrate.quad(density, 0, top, limit=200)[0]
+    moment = scipy.integrate.quad(
+      lambda x, d=density: x * d(x), 0, top, limit=200
+    )[0]
+    assert float(mean) == pytest.approx(moment / weight, rel=2e-3)
+  far = dpals_items.positive_counts(jnp.array([-1e6, -50.0, 5.0]), jnp.ones(3))
+  assert bool((far > 0).all())
+
+
+def test_means_are_shrunk_by_their_errors():
+  rng = np.random.default_rng(6)
+  count = rng.exponential(20, 4000)
+  truth = 0.3 + 0.5 * rng.normal(size=4000)
+  variance = 9 + count * 0.8
+  sums = count * truth + np.sqrt(variance) * rng.normal(size=4000)
+  found = np.asarray(
+    dpals_items.shrunk_means(*(jnp.asarray(x) for x in (sums, count, variance)),
+                             0.25)
+  )  # fmt: skip
+  error = np.mean((found - truth) ** 2)
+  expected = np.mean(0.25 * variance / (variance + 0.25 * count**2))
+  assert error == pytest.approx(expected, rel=0.15)
+  assert error < np.mean((truth - truth.mean()) ** 2)
+
+
+# Choice and accuracy.
+
+
+def test_the_rank_comes_from_public_facts():
+  assert rank_for(0.27, 6040, 3706) == 0  # MovieLens-1M, epsilon 1
+  assert rank_for(1.12, 6040, 3706) == 3  # epsilon 5
+  assert rank_for(3.45, 6040, 3706) == 8
+  assert rank_for(1.12, 943, 1682) == 0  # MovieLens-100K
+  assert rank_for(3.45, 943, 1682) == 2
+  ranks = [rank_for(mu, 5000, 3000) for mu in np.linspace(0.01, 5, 100)]
+  assert ranks == sorted(ranks)
+  with pytest.raises(ValueError, match='num_items=0'):
+    rank_for(1.0, 5, 0)
+  for epsilon in (0.1, 5.0, 20.0):
+    given = {'epsilon': epsilon, 'delta': DELTA}
+    name, chosen = choice('user', num_users=6040, num_items=3706, **given)
+    config = SYSTEMS[name].config(scale=SCALE, **given, **chosen)
+    default = dataclasses.replace(config, rank=None)
+    assert rank_of(default, 6040, 3706) == config.rank
+
+
+def held_out(config, ratings, seed=0):
+  train, test = random_split(ratings, 0.2, seed=seed)
+  data = training_data(train)
+  system = dpals.dpals(config)
+  state = fit(system, jax.random.key(seed), data)
+  rows = training_data(test).by_user
+  model = jax.jit(system.model)(state, data)
+  error = metrics.rmse(rows, model, ratings.scale)
+  return error, metrics.baselines(train, test)
+
+
+def test_it_learns_means_and_then_vectors():
+  ratings = synthetic(
+    num_users=2000, num_items=100, num_ratings=60_000, rank=2, seed=3
+  )
+  errors = {
+    rank: held_out(settings(rank=rank, epsilon=20.0), ratings)[0]
+    for rank in (0, 2)
+  }
+  baselines = held_out(settings(rank=0, epsilon=0.05, steps=2), ratings)
+  assert errors[0] < 0.97 * baselines[1]['user_mean']
+  assert errors[2] < 0.97 * errors[0]
+  # With hardly any budget it is the users' own means that are left.
+  assert baselines[0] < 1.03 * baselines[1]['user_mean']
+
+
+@pytest.mark.slow
+def test_movielens_is_better_than_the_user_mean_at_every_epsilon(data_dir):
+  from dpmf_jax.ratings import catalog
+
+  ratings = catalog.load('ml-100k', data_dir=data_dir, quiet=True)
+  for epsilon, most in ((0.1, 1.045), (20.0, 0.945)):
+    error, baselines = held_out(settings(epsilon=epsilon), ratings)
+    assert error < most
+    assert error < baselines['user_mean'] + 0.005

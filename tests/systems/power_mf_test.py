@@ -1,0 +1,569 @@
+"""Noisy power MF: sums, noise, estimates, accuracy and the rule."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from dpmf_jax import accounting
+from dpmf_jax.accounting import tails
+from dpmf_jax.evaluation import metrics
+from dpmf_jax.plans import power_mf as settings
+from dpmf_jax.plans.choice import choice
+from dpmf_jax.plans.power_mf import PowerMFConfig
+from dpmf_jax.ratings.splits import random_split
+from dpmf_jax.ratings.synthetic import synthetic
+from dpmf_jax.ratings.table import Ratings, from_arrays
+from dpmf_jax.rows import device_mesh, training_data
+from dpmf_jax.systems import power_mf as module
+from dpmf_jax.systems.power_mf import noisy_pair, noisy_sums, power_mf
+from dpmf_jax.systems.row_factors import in_gauge, second_moment, shrunk_rows
+from dpmf_jax.systems.row_means import shrunk_means
+from dpmf_jax.training import fit
+
+SCALE = (1.0, 5.0)
+SHIFT = 6
+
+
+def make(**fields):
+  fields = {'epsilon': 4.0, 'delta': 1e-6, 'scale': SCALE} | fields
+  return PowerMFConfig(relation='add_remove', **fields)
+
+
+def without_noise(state):
+  none = {
+    name: jnp.zeros_like(getattr(state.hyper, name))
+    for name in ('noise', 'dither', 'count_dither')
+  }
+  return state._replace(hyper=state.hyper._replace(**none))
+
+
+def spread_ratings():
+  """A popular item, items and users with one rating, values at both ends."""
+  users = [0, 1, 2, 3, 4, 5, 0, 1, 2, 1, 2, 0]
+  items = [0, 0, 0, 0, 0, 0, 1, 1, 2, 3, 3, 4]
+  values = [5, 1, 3, 5, 1, 4, 1, 5, 5, 2, 4, 1]
+  return from_arrays(users, items, values, scale=SCALE)
+
+
+def side(ratings, by):
+  data = training_data(ratings)
+  others = ratings.num_users if by == 'item' else ratings.num_items
+  rows = data.by_item if by == 'item' else data.by_user
+  own = ratings.item if by == 'item' else ratings.user
+  return data, rows, others, own
+
+
+@functools.partial(jax.jit, static_argnames=('others', 'how'))
+def pair_of(key, state, rows, column_mean, others, how):
+  label = module._label(rows, state, column_mean)
+  found = noisy_pair(key, state, rows, others, label, how)
+  return found['count'], found['total']
+
+
+@jax.jit
+def sums_of(key, state, rows, means, own, other):
+  label = module._label(rows, state, *means)
+  return noisy_sums(key, state, rows, label, own, other)
+
+
+@pytest.mark.parametrize('by', ['item', 'user'])
+@pytest.mark.parametrize('count_scale', [0.4, 2.0])
+def test_removing_any_rating_moves_counts_and_sums_by_at_most_sensitivity(
+  by, count_scale
+):
+  ratings = spread_ratings()
+  config = make(count_scale=count_scale)
+  bound = settings.pair_sensitivity(config)
+  assert np.hypot(count_scale, 2) <= bound <= 1.002 * np.hypot(count_scale, 2)
+  # Means far off, so that labels are clipped.
+  for means in (0.0, 3.0):
+
+    def pair(table, means=means):
+      data, rows, others, _ = side(table, by)
+      state = without_noise(power_mf(config).init(jax.random.key(0), data))
+      columns = jnp.full(others, means)
+      found = pair_of(
+        jax.random.key(1), state, rows, columns, others, (False, SHIFT)
+      )
+      return np.asarray(found, np.float64).T * [count_scale, 1.0]
+
+    before, largest = pair(ratings), 0.0
+    own = side(ratings, by)[-1]
+    for gone in range(len(ratings)):
+      kept = ratings.take(np.arange(len(ratings)) != gone)
+      moved = np.linalg.norm(before - pair(kept), axis=1)
+      assert 0 < moved[own[gone]] <= bound
+      assert not np.delete(moved, own[gone]).any()
+      largest = max(largest, moved.max())
+    assert largest > 0.99 * bound  # it is reached
+
+
+@pytest.mark.parametrize('by', ['item', 'user'])
+@pytest.mark.parametrize(('rank', 'size'), [(1, 1.0), (3, 0.2), (3, 50.0)])
+def test_removing_any_rating_moves_one_row_of_factor_sums_by_at_most_its_bound(
+  by, rank, size
+):
+  ratings = spread_ratings()
+  config = make(rank=rank)
+  bound = settings.row_sensitivity(config)
+  assert 0.6 <= bound <= 0.6 * 1.002
+  rng = np.random.default_rng(0)
+  _, _, others, own = side(ratings, by)
+  num_rows = ratings.num_items if by == 'item' else ratings.num_users
+  mine = jnp.float32(size * rng.normal(size=(num_rows, rank)))
+  other = jnp.float32(size * rng.normal(size=(others, rank)))
+  if rank == 1:
+    other = jnp.ones_like(other)
+  means = (
+    jnp.float32(rng.normal(size=others)),
+    jnp.float32(rng.normal(size=num_rows)),
+  )
+
+  def sums(table):
+    data, rows, _, _ = side(table, by)
+    state = without_noise(power_mf(config).init(jax.random.key(0), data))
+    found = sums_of(jax.random.key(1), state, rows, means, mine, other)
+    return np.asarray(found, np.float64)
+
+  before, largest = sums(ratings), 0.0
+  for gone in range(len(ratings)):
+    kept = ratings.take(np.arange(len(ratings)) != gone)
+    moved = np.linalg.norm(before - sums(kept), axis=1)
+    assert moved[own[gone]] <= bound
+    assert not np.delete(moved, own[gone]).any()
+    largest = max(largest, moved.max())
+  if size >= 1:
+    assert largest > 0.99 * bound  # it is reached
+
+
+@pytest.mark.parametrize('rank', [3, 15, 63])
+def test_rounding_moves_every_coordinate_of_a_row(rank):
+  """So that the bound must grow with the rank, by what rounding adds.
+
+  Users rated item 0, whose coordinates are alike and a bit more than a whole
+  number of units each, and item 1, which brings the sums of some of them to
+  where the term of item 0 crosses one unit more, in all coordinates at once.
+  """
+  config = make(rank=rank, lattice_bits=4)
+  values = np.linspace(2.4, 3.0, 200)
+  users = np.arange(200)
+  both = from_arrays(
+    np.tile(users, 2),
+    np.repeat([0, 1], 200),
+    np.concatenate([np.full(200, 1.0), values]),
+    scale=SCALE,
+  )
+  other = jnp.ones((2, rank)) * jnp.array([[1.0], [1 / 16]])
+
+  def sums(table):
+    data, rows, _, _ = side(table, 'user')
+    state = without_noise(power_mf(config).init(jax.random.key(0), data))
+    found = sums_of(
+      jax.random.key(1), state, rows, (jnp.zeros(2), jnp.zeros(200)),
+      jnp.zeros((200, rank)), other,
+    )  # fmt: skip
+    return np.asarray(found, np.float64)
+
+  moved = np.linalg.norm(sums(both) - sums(both.take(both.item == 1)), axis=1)
+  bound = settings.row_sensitivity(config)
+  assert 0.97 * bound < moved.max() <= bound
+  # One coordinate's rounding would not be enough.
+  unit = settings.lattice_unit(config)
+  assert moved.max() > config.residual_bound + unit
+
+
+def test_without_noise_sums_are_those_of_a_loop(small_ratings):
+  config = make(rank=3)
+  data = training_data(small_ratings)
+  state = without_noise(power_mf(config).init(jax.random.key(0), data))
+  rng = np.random.default_rng(0)
+  user, item = (0.4 * rng.normal(size=(n, 3)) for n in (60, 40))
+  bias, mean = (0.3 * rng.normal(size=n) for n in (60, 40))
+  want = np.zeros_like(user)
+  longest = np.maximum(1, np.linalg.norm(item, axis=1, keepdims=True))
+  for u, i, r in zip(
+    small_ratings.user, small_ratings.item, small_ratings.value, strict=True
+  ):
+    e = user[u] @ item[i] - (r - 3 - mean[i] - bias[u])
+    want[u] += np.clip(e, -0.6, 0.6) * (item / longest)[i]
+  found = sums_of(
+    jax.random.key(1),
+    state,
+    data.by_user,
+    (jnp.float32(mean), jnp.float32(bias)),
+    jnp.float32(user),
+    jnp.float32(item),
+  )
+  # Residuals are rounded to 2^-8 of their bound, factors to 2^-10.
+  np.testing.assert_allclose(found, want, atol=0.1)
+  count, total = pair_of(
+    jax.random.key(1), state, data.by_item, None, 60, (False, 0)
+  )
+  centred = small_ratings.value - 3.0
+  np.testing.assert_allclose(
+    count, np.bincount(small_ratings.item, minlength=40), rtol=0.01
+  )
+  np.testing.assert_allclose(
+    total, np.bincount(small_ratings.item, centred, 40), rtol=0.01, atol=0.01
+  )
+
+
+def assert_scale(values, law, scale):
+  """A KS test that accepts `scale`, and rejects 2/3 and 3/2 of it.
+
+  At 1e-4 for what is right, with fixed keys; the others are far below 1e-9.
+  """
+  p = lambda s: scipy.stats.kstest(values / s, law).pvalue
+  assert p(scale) > 1e-4
+  assert p(scale * 2 / 3) < 1e-9
+  assert p(scale * 3 / 2) < 1e-9
+
+
+def empty_rows():
+  """One rating, and 3,000 users and items without any."""
+  ids = np.arange(3000)
+  return Ratings(
+    user=np.array([0]),
+    item=np.array([0]),
+    value=np.array([5.0]),
+    user_ids=ids,
+    item_ids=ids,
+    scale=SCALE,
+  )
+
+
+def test_noise_has_the_scale_that_is_accounted_for():
+  ratings = empty_rows()
+  data = training_data(ratings)
+  config = make(rank=2, rounds=2, epsilon=1.0, count_scale=0.5)
+  system, scales = power_mf(config), settings.noise_scales(config)
+  start = system.init(jax.random.key(0), data)
+  zeros = jnp.zeros((3000, 2))
+  for done, scale in enumerate(scales):
+    state = start._replace(done=jnp.int32(done))
+    if done < 2:
+      pair = pair_of(
+        jax.random.key(done), state, data.by_item, None, 3000, (False, SHIFT)
+      )
+      values = np.asarray(pair)[:, 1:] * [[0.5], [1.0]]
+    else:
+      values = sums_of(
+        jax.random.key(done), state, data.by_item, (None,), zeros, zeros
+      )[1:]
+    assert_scale(np.ravel(values), 'norm', scale)
+
+
+def test_pure_noise_has_its_scale_too():
+  data = training_data(empty_rows())
+  config = make(rank=0, epsilon=0.5, delta=0.0)
+  state = power_mf(config).init(jax.random.key(0), data)
+  pair = pair_of(
+    jax.random.key(1), state, data.by_item, None, 3000, (True, SHIFT)
+  )
+  norms = np.linalg.norm(np.asarray(pair)[:, 1:], axis=0)
+  (scale,) = settings.noise_scales(config)
+  assert_scale(norms, scipy.stats.gamma(2).cdf, scale)
+  guarantee = power_mf(config).guarantee
+  least = accounting.uncovered(guarantee)
+  assert accounting.epsilon(guarantee, least) == pytest.approx(0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize('rounds', [1, 8])
+def test_all_steps_together_spend_what_is_stated(rounds):
+  config = make(rank=5, rounds=rounds, epsilon=2.0)
+  assert sum(settings.shares(config)) == pytest.approx(1)
+  assert len(settings.shares(config)) == config.steps == 2 + 2 * rounds
+  pair = settings.pair_sensitivity(config)
+  row = settings.row_sensitivity(config)
+  scales = settings.noise_scales(config)
+  mu = np.sqrt(
+    sum((pair / s) ** 2 for s in scales[:2])
+    + sum((row / s) ** 2 for s in scales[2:])
+  )
+  stated = settings.event(config).noise_multiplier
+  # A millionth more, for float32.
+  assert 1 / mu == pytest.approx(stated * 1.000001, rel=1e-9)
+  guarantee = power_mf(config).guarantee
+  assert accounting.epsilon(guarantee, 1e-6) <= 2.0
+  # No padding of the schedule is without noise.
+  assert (
+    float(
+      power_mf(config)
+      .init(jax.random.key(0), training_data(spread_ratings()))
+      .hyper.noise.min()
+    )
+    > 0
+  )
+
+
+def planted_rows(noise, seed=0, rows=800):
+  rng = np.random.default_rng(seed)
+  number = np.floor(np.exp(rng.normal(3.0, 1.2, rows)))
+  mean = 0.3 + 0.15 * (np.log1p(number) - 3) + 0.4 * rng.normal(size=rows)
+  total = number * mean + np.sqrt(number) * rng.normal(size=rows)
+  noisy = rng.normal(size=(2, rows)) * noise
+  found = jax.jit(shrunk_means, static_argnames=('most',))(
+    jnp.float32(number + noisy[0]),
+    jnp.float32(total + 2 * noisy[1]),
+    count_variance=jnp.float32(noise**2),
+    total_variance=jnp.float32(4 * noise**2),
+    most=10_000,
+  )
+  return number, mean, total, found
+
+
+def test_means_without_noise_are_shrunk_to_the_line():
+  number, mean, total, found = planted_rows(0.1)
+  own = total / np.maximum(number, 1)
+  long = number > 200
+  np.testing.assert_allclose(found.mean[long], own[long], atol=0.05)
+  np.testing.assert_allclose(found.number, number, atol=1.0)
+  error = lambda guess: np.mean((guess - mean) ** 2)
+  assert error(found.mean) < 0.9 * error(own)
+
+
+@pytest.mark.parametrize('noise', [3.0, 30.0, 300.0])
+def test_means_are_never_worse_than_one_for_all(noise):
+  # Weighted by ratings, as an error over ratings is.
+  number, mean, _, found = planted_rows(noise)
+  weight = number / number.sum()
+
+  def error(guess):
+    # Users have biases of their own: a constant costs nothing.
+    rest = np.asarray(guess) - mean
+    return weight @ (rest - weight @ rest) ** 2
+
+  constant = error(0 * mean)
+  assert error(found.mean) < 1.02 * constant
+  if noise < 10:
+    assert error(found.mean) < 0.2 * constant
+  assert np.isfinite(found.mean).all()
+  assert (np.asarray(found.number) >= 0).all()
+
+
+def test_factors_are_found_where_noise_is_small_and_vanish_where_it_is_not():
+  rng = np.random.default_rng(0)
+  truth = rng.normal(size=(500, 3)) * [1.0, 0.5, 0.2]
+  count = rng.integers(50, 150, 500).astype(float)
+  other = rng.normal(size=(400, 3))
+  moment = second_moment(jnp.float32(other), jnp.ones(400))
+  np.testing.assert_allclose(moment, other.T @ other / 400, rtol=1e-4)
+  exact = count[:, None] * (truth @ np.asarray(moment))
+  give = functools.partial(
+    jax.jit(shrunk_rows),
+    count=jnp.float32(count),
+    moment=moment,
+    error=jnp.float32(1),
+  )
+  found, prior = give(jnp.float32(exact), variance=jnp.float32(1))
+  np.testing.assert_allclose(found, truth, atol=0.2)
+  np.testing.assert_allclose(np.trace(prior), (truth**2).sum() / 500, atol=0.1)
+  noisy = exact + 1e4 * rng.normal(size=exact.shape)
+  drowned, _ = give(jnp.float32(noisy), variance=jnp.float32(1e8))
+  assert np.abs(drowned).max() < 0.2 * np.abs(truth).max()
+
+
+@pytest.mark.parametrize('rank', [1, 3])
+def test_a_gauge_keeps_products_and_bounds_norms(rank):
+  rng = np.random.default_rng(0)
+  factors = jnp.float32(rng.normal(size=(50, rank)) * 7)
+  other = jnp.float32(rng.normal(size=(20, rank)))
+  moved, there, back = in_gauge(
+    factors,
+    jnp.ones(50),
+    quantile=jnp.float32(1.0),
+    power=jnp.float32(0.35),
+  )
+  assert np.linalg.norm(moved, axis=1).max() <= 1 + 1e-6
+  np.testing.assert_allclose(moved, factors @ there, rtol=1e-3, atol=1e-5)
+  np.testing.assert_allclose(
+    moved @ (other @ back).T, factors @ other.T, rtol=1e-3, atol=1e-3
+  )
+  halved, *_ = in_gauge(
+    factors, jnp.ones(50), quantile=jnp.float32(0.5), power=jnp.float32(0.35)
+  )
+  assert (np.linalg.norm(halved, axis=1) > 1 - 1e-5).sum() == 25
+  # All zeros stay so, without a NaN.
+  still, *_ = in_gauge(
+    0 * factors, jnp.ones(50), quantile=jnp.float32(0.5), power=jnp.float32(0.5)
+  )
+  assert not np.asarray(still).any()
+
+
+@pytest.mark.parametrize('rank', [0, 2])
+def test_users_fit_a_ridge_regression_of_their_own(small_ratings, rank):
+  config = make(epsilon=15.0, delta=1e-3, rank=rank, rounds=2)
+  system = power_mf(config)
+  data = training_data(small_ratings)
+  state = fit(system, jax.random.key(0), data)
+  model = jax.jit(system.model)(state, data)
+  item = np.asarray(model.factors.item, np.float64)
+  assert item.shape == (40, rank + 2)
+  np.testing.assert_array_equal(item[:, 1], 1.0)
+  ridge = np.diag([4.0, 5.0] + [1.5] * rank)
+  prior = np.eye(rank + 2)[0]
+  for user in range(small_ratings.num_users):
+    own = small_ratings.user == user
+    x = item[small_ratings.item[own]]
+    y = small_ratings.value[own] - float(model.offset)
+    want = np.linalg.solve(x.T @ x + ridge, x.T @ y + ridge @ prior)
+    np.testing.assert_allclose(
+      model.factors.user[user], want, rtol=1e-3, atol=1e-3
+    )
+  release = system.release(jax.random.key(1), state, data)
+  assert release.factors.user is None
+  np.testing.assert_array_equal(release.factors.item, model.factors.item)
+
+
+@functools.cache
+def planted():
+  ratings = synthetic(
+    num_users=300, num_items=200, num_ratings=15_000, rank=2, seed=3
+  )
+  train, test = random_split(ratings, 0.2, seed=0)
+  return train, test, training_data(train), training_data(test).by_user
+
+
+def held_out(**fields):
+  train, _, data, test = planted()
+  system = power_mf(make(**fields))
+  state = fit(system, jax.random.key(0), data)
+  model = jax.jit(system.model)(state, data)
+  return metrics.rmse(test, model, train.scale)
+
+
+def test_factors_are_better_than_means_and_means_than_users_alone():
+  alone = metrics.baselines(*planted()[:2])['user_mean']
+  means = held_out(epsilon=15.0, rank=0)
+  factors = held_out(epsilon=20.0, delta=1e-3, rank=3, rounds=6)
+  assert means < alone - 0.01
+  assert factors < means - 0.01
+
+
+@pytest.mark.parametrize('epsilon', [1e-2, 0.1])
+def test_no_epsilon_is_worse_than_the_user_mean(epsilon):
+  alone = metrics.baselines(*planted()[:2])['user_mean']
+  assert held_out(epsilon=epsilon, rank=0) < alone + 0.002
+
+
+def test_both_devices_give_what_one_gives(small_ratings):
+  system = power_mf(make(rank=2, rounds=2))
+  found = [
+    system.release(
+      jax.random.key(1),
+      fit(system, jax.random.key(0), training_data(small_ratings, mesh=mesh)),
+      None,
+    ).factors.item
+    for mesh in (None, device_mesh(2))
+  ]
+  np.testing.assert_allclose(*found, rtol=1e-2, atol=1e-3)
+
+
+def test_other_scales_give_the_same_up_to_scale(small_ratings):
+  other = from_arrays(
+    small_ratings.user,
+    small_ratings.item,
+    (small_ratings.value - 1) * 25,
+    scale=(0.0, 100.0),
+  )
+  found = []
+  for ratings in (small_ratings, other):
+    system = power_mf(make(scale=ratings.scale, rank=2, rounds=2))
+    data = training_data(ratings)
+    state = fit(system, jax.random.key(0), data)
+    model = jax.jit(system.model)(state, data)
+    table = model.offset + model.factors.user @ model.factors.item.T
+    found.append(np.asarray(table))
+  np.testing.assert_allclose((found[0] - 1) * 25, found[1], atol=2.0)
+
+
+@pytest.mark.parametrize(
+  ('fields', 'message'),
+  [
+    ({'rank': -1}, 'rank'),
+    ({'rank': 65}, r'rank=65 must be in 0\.\.64'),
+    ({'rounds': 0}, r'rounds=0 must be in 1\.\.32'),
+    ({'mean_share': 1.0}, 'mean_share=1.0 must be'),
+    ({'bias_share': 0.9}, 'bias_share=0.9 must be'),
+    ({'epsilon': 0.0}, 'epsilon=0.0 must be positive'),
+    ({'delta': 0.0}, 'delta=0 needs rank=0'),
+    ({'scale': (5.0, 1.0)}, 'lowest < highest'),
+    ({'residual_bound': 100.0}, 'residual_bound=100.0 must be'),
+    ({'epsilon': 60.0, 'delta': 1e-15}, 'delta=1e-15 is too small'),
+    ({'scale': (1000.0, 1001.0)}, 'too far from 0'),
+  ],
+)
+def test_wrong_settings_are_named(fields, message):
+  with pytest.raises(ValueError, match=message):
+    make(**fields)
+
+
+def test_replace_is_refused():
+  with pytest.raises(ValueError, match="relation='replace' must be"):
+    PowerMFConfig(relation='replace', scale=SCALE, epsilon=1.0, delta=1e-6)
+
+
+@pytest.mark.parametrize('rank', [1, 64])
+def test_tails_of_all_draws_that_a_rating_moves_count(rank):
+  """Of whatever epsilon is accepted: two pairs, and a row in each release."""
+  lost = []
+  for epsilon in np.geomspace(5, 50, 40):
+    try:
+      config = make(rank=rank, epsilon=epsilon, delta=1e-9, rounds=8)
+    except ValueError:
+      continue
+    multiplier = min(settings.multipliers(config))
+    lost.append(tails.uncovered(multiplier, 4 + 16 * rank))
+  assert 1e-12 < max(lost) <= 1e-2 * 1e-9
+  assert len(lost) < 40  # some were refused
+
+
+def test_noise_too_large_for_the_lattice_is_refused():
+  with pytest.raises(ValueError, match='use a larger shift or epsilon'):
+    power_mf(make(rank=0, epsilon=1e-7))
+
+
+MOVIELENS = {'100k': (943, 1682), '1m': (6040, 3706)}
+
+
+@pytest.mark.parametrize(
+  ('name', 'epsilon', 'rank', 'rounds'),
+  [
+    ('100k', 0.1, 0, 1),
+    ('100k', 1.0, 0, 1),
+    ('100k', 2.0, 3, 6),
+    ('100k', 5.0, 6, 8),
+    ('100k', 10.0, 11, 8),
+    ('1m', 0.1, 0, 1),
+    ('1m', 1.0, 3, 6),
+    ('1m', 2.0, 5, 8),
+    ('1m', 5.0, 12, 8),
+    ('1m', 10.0, 16, 8),
+  ],
+)
+def test_the_rule_is_what_the_documents_say(name, epsilon, rank, rounds):
+  users, items = MOVIELENS[name]
+  system, given = choice(
+    'rating',
+    num_users=users,
+    num_items=items,
+    epsilon=epsilon,
+    delta=1e-6,
+  )
+  assert system == 'power_mf'
+  assert given == {'relation': 'add_remove', 'rank': rank, 'rounds': rounds}
+  PowerMFConfig(scale=SCALE, epsilon=epsilon, delta=1e-6, **given)
+
+
+def test_the_rule_has_no_factors_without_a_delta_and_knows_its_limits():
+  of = functools.partial(choice, num_items=9, epsilon=1.0)
+  assert of('rating', num_users=9, delta=0.0)[1]['rank'] == 0
+  assert of('user', num_users=9, delta=1e-6)[0] == 'dpals'
+  with pytest.raises(ValueError, match="unit='item'"):
+    of('item', num_users=9, delta=1e-6)
+  with pytest.raises(ValueError, match='num_users=0'):
+    of('rating', num_users=0, delta=1e-6)
