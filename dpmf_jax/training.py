@@ -55,7 +55,7 @@ def fit(
     system: what to train.
     key: the run's key, consumed here: one subkey for `init`, one for each
       step. Use another one for `release`.
-    data: `sharding.training_data(ratings)`.
+    data: `rows.training_data(ratings)`.
     report_every: steps in a block; all of them by default.
     callbacks: called with a `Report` before the first and after each block.
     start: (steps done, state) of an interrupted run with the same key, to go

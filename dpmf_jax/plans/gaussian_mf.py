@@ -124,7 +124,7 @@ class GaussianMFConfig:
       if getattr(self, field) != PAPER[field]:
         raise ValueError(
           f'{field}={getattr(self, field)!r} is not in the paper; '
-          f"variant='paper' has {PAPER[field]!r} (see gaussian_mf_config.PAPER)"
+          f"variant='paper' has {PAPER[field]!r} (see plans.gaussian_mf.PAPER)"
         )
 
   def _check_arithmetic(self):

@@ -378,7 +378,7 @@ def sdfm(config: SDFMConfig) -> System:
   """SD-FM as published, or a factorization machine without privacy ('none').
 
   Privacy: as the paper claims, which is true of the bits and of nothing else
-  that is sent; see `sdmf_config.CLAIM` and `ASSUMED`.
+  that is sent; see `plans.sdmf.CLAIM` and `ASSUMED`.
   """
   optimizer = sgld.optimizer_of(config)
   side = jnp.float32(config.side_step)

@@ -78,7 +78,7 @@ def sdmf(config: SDMFConfig) -> System:
   """SDMF as published, simulated round by round.
 
   Privacy: as the paper claims, which is true of the bits and of nothing else
-  that is sent; see `sdmf_config.CLAIM`.
+  that is sent; see `plans.sdmf.CLAIM`.
   """
 
   def init(key: jax.Array, data: Data) -> sdcf.State:
