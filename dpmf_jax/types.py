@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
   import jax
+  import optax
 
   from dpmf_jax.accounting.events import Event
+
+  Optimizer = optax.GradientTransformation
+else:
+  Optimizer = Any
 
 Status = Literal['proved', 'claimed', 'none']
 Unit = Literal['rating', 'user']
