@@ -7,10 +7,9 @@ settings: sensitivity, noise, the accountant's event and the statement.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
-import optax
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
@@ -23,6 +22,9 @@ from dpmf_jax.plans.settings import (
   variant_check,
 )
 from dpmf_jax.types import Guarantee, Relation, Tails
+
+if TYPE_CHECKING:
+  import optax
 
 
 @dataclass(frozen=True, kw_only=True)
