@@ -9,9 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
-from dpmf_jax.accounting.sensitivity import ROUNDED_UP
-from dpmf_jax.kernels import huber, normal
-from dpmf_jax.mechanisms import laplace
+from dpmf_jax.accounting.rounding import HUBER_BITS, HUBER_ERROR, PRODUCT_BITS
+from dpmf_jax.accounting.sensitivity import ROUNDED_UP, equation_sensitivities
 from dpmf_jax.plans import assumptions, gaussian_mf
 from dpmf_jax.plans.settings import (
   check_least_delta,
@@ -92,7 +91,7 @@ class ObjectivePMFConfig:
   shift: int = setting(
     6,
     minimum=0,
-    maximum=normal.PRODUCT_BITS,
+    maximum=PRODUCT_BITS,
     help='Bits dropped from exact sums (sound, squared); more for more users.',
   )
   bias_ridge: float = own_ridge_setting(5.0, 'biases')
@@ -175,7 +174,7 @@ def sensitivity(config: ObjectivePMFConfig, rank: int) -> float:
   With 'replace' only b moves, as who rated what is public, and so are the
   features.
   """
-  bounds = normal.sensitivities(
+  bounds = equation_sensitivities(
     rank=rank,
     clip_norm=1.0,
     label_bound=config.label_bound,
@@ -226,10 +225,10 @@ def huber_parts(config: ObjectivePMFConfig) -> Huber:
   cover_epsilon = _COVER_SHARE * epsilon
   noise = bound / (epsilon - cover_epsilon - math.log1p(1 / ridge))
   noise *= ROUNDED_UP
-  farthest = label + laplace.MOST * noise / ridge
-  error = huber.ERROR * (ridge * farthest + laplace.MOST * noise)
-  error += laplace.ERROR * (1 + laplace.MOST) * noise
-  tolerance = label * 2.0**-huber.BITS + error / ridge
+  farthest = label + tails.LAPLACE_END * noise / ridge
+  error = HUBER_ERROR * (ridge * farthest + tails.LAPLACE_END * noise)
+  error += tails.LAPLACE_ERROR * (1 + tails.LAPLACE_END) * noise
+  tolerance = label * 2.0**-HUBER_BITS + error / ridge
   return Huber(
     noise=noise,
     ridge=ridge,

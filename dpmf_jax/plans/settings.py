@@ -230,9 +230,10 @@ def rank_setting(
 
 
 def epsilon_setting(default: Any = dataclasses.MISSING, **bounds: Any) -> Any:
+  limits: Any = {'above': 0} | bounds
   return setting(
     default,
-    **({'above': 0} | bounds),
+    **limits,
     help='Target epsilon; noise is calibrated to it.',
   )
 
@@ -247,7 +248,8 @@ def pure_delta_setting() -> Any:
 
 
 def steps_setting(default: int, **bounds: Any) -> Any:
-  return setting(default, **({'minimum': 1} | bounds), help='Number of steps.')
+  limits: Any = {'minimum': 1} | bounds
+  return setting(default, **limits, help='Number of steps.')
 
 
 def step_size_setting(default: float) -> Any:
@@ -255,15 +257,15 @@ def step_size_setting(default: float) -> Any:
 
 
 def ridge_setting(default: float, **bounds: Any) -> Any:
-  return setting(
-    default, **({'minimum': 0} | bounds), help='L2 penalty of factors.'
-  )
+  limits: Any = {'minimum': 0} | bounds
+  return setting(default, **limits, help='L2 penalty of factors.')
 
 
 def own_ridge_setting(default: float, what: str, **bounds: Any) -> Any:
+  limits: Any = {'above': 0} | bounds
   return setting(
     default,
-    **({'above': 0} | bounds),
+    **limits,
     help=f'Ridge of {what} in the fit that each user makes of their own '
     'ratings; it stays with the user.',
   )

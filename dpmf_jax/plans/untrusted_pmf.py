@@ -9,7 +9,11 @@ from typing import Any, Literal, NamedTuple, cast
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
-from dpmf_jax.mechanisms import shares
+from dpmf_jax.accounting.shares import (
+  MAX_SHARE_BITS,
+  largest_move,
+  move_epsilon,
+)
 from dpmf_jax.plans import assumptions
 from dpmf_jax.plans.settings import (
   check_least_delta,
@@ -97,7 +101,7 @@ class UntrustedPMFConfig:
   noise_bits: int = setting(
     12,
     minimum=1,
-    maximum=shares.MOST_BITS,
+    maximum=MAX_SHARE_BITS,
     help='sound: B of the shares of noise: sums are counted in units of about '
     '2^-B / epsilon of what a rating can add.',
   )
@@ -152,9 +156,9 @@ def units_of(config: UntrustedPMFConfig) -> Units:
 
   Privacy: 'add_remove' moves (A, b) of one item by at most count + label in
   L1 norm, and 'replace' b alone by twice label; A then has no noise. Both are
-  at most `shares.units(epsilon)`.
+  at most `largest_move(epsilon)`.
   """
-  most = shares.units(config.epsilon, config.noise_bits)
+  most = largest_move(config.epsilon, config.noise_bits)
   if config.relation == 'replace':
     label = most // 2
     count = min(label, _MOST_COUNT_UNITS)
@@ -324,9 +328,7 @@ def guarantee(
     f'geometric noise of ratio 1 - 2^-{config.noise_bits} on each, made of '
     f'shares of all users but {config.unneeded}; one rating moves {moved} of '
     f'one item by at most {moved_units(config)} units in L1 norm',
-    event=accounting.Pure(
-      shares.epsilon_of_units(moved_units(config), config.noise_bits)
-    ),
+    event=accounting.Pure(move_epsilon(moved_units(config), config.noise_bits)),
   )
 
 

@@ -184,7 +184,7 @@ def test_learned_features_are_accounted_at_what_the_ends_leave(
   )
   moved = gaussian_mf.sensitivity(learning)
   drawn = accounting.joint_noise_multiplier(
-    *(std / moved for std in gaussian_mf.noise_stds(learning))
+    *(std / moved for std in gaussian_mf.plan(learning).noise.values())
   )
   dimension = rank * (rank + 1) // 2 + rank
   rest = (1 - share) * epsilon
