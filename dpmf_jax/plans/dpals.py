@@ -16,7 +16,7 @@ from dpmf_jax.accounting.rounding import (
 )
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP
 from dpmf_jax.plans import assumptions
-from dpmf_jax.plans.choice import rank_for
+from dpmf_jax.plans.auto import rank_for
 from dpmf_jax.plans.settings import require, scale_check
 from dpmf_jax.types import Guarantee, Relation, Tails
 
@@ -42,7 +42,7 @@ class DPALSConfig:
     noise_multiplier: instead of `epsilon`: of each sweep, the noise over the
       sensitivity.
     rank: number of factors; 0 is item means alone, None is what
-      `user_choice.rank_for` says of the numbers of users and items.
+      `auto.rank_for` says of the numbers of users and items.
     steps: sweeps.
     contribution: bound on a user's terms in all items together.
     label_bound: residuals are clipped to +- this.

@@ -30,7 +30,7 @@ LABEL_BOUND = 2.0  # half the scale's width, in units
 class PowerMFConfig:
   """Public facts about a run; nothing here may be computed from ratings.
 
-  `choice.choice` has a rule for `rank` and `rounds`. A quarter of the width of
+  `auto.choice` has a rule for `rank` and `rounds`. A quarter of the width of
   the scale is called a unit; noise and sensitivities are in units.
 
   Attributes:

@@ -101,8 +101,10 @@ class Setting(NamedTuple):
 
   def check(self, value: Any) -> None:
     """Raises ValueError unless `value` is allowed."""
-    if value is None and self.optional:
-      return
+    if value is None:
+      if self.optional:
+        return
+      raise ValueError(f'{self.name}=None must be {self.bound}')
     declared = self.declared
     if self.kind is int:
       # 10.5 bits would pass every bound and be cut to 10 further on.

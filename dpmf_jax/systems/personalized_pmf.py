@@ -22,7 +22,7 @@ from dpmf_jax.plans.personalized_pmf import PersonalizedPMFConfig, plan
 from dpmf_jax.ratings.specification import Levels, summary
 from dpmf_jax.rows import Data, rounded_down
 from dpmf_jax.systems import noisy_equations, pmf
-from dpmf_jax.types import Factors, System
+from dpmf_jax.types import Factors, Personal, System
 
 
 def accounted_epsilons(
@@ -139,6 +139,7 @@ def personalized_pmf(
     release=noisy_equations.equations_release,
     steps=1,
     guarantee=plan(config, rank).guarantee,
+    personal=_personal(config, rank),
   )
 
 
@@ -160,7 +161,15 @@ def _paper(config: PersonalizedPMFConfig) -> System:
       start_key, data, hyper, rank=config.rank, weights=Factors(*kept)
     )
 
-  return pmf.stages_system(config, init, plan(config).guarantee)
+  system = pmf.stages_system(config, init, plan(config).guarantee)
+  return system._replace(personal=_personal(config, 1))
+
+
+def _personal(config: PersonalizedPMFConfig, rank: int) -> Personal:
+  return Personal(
+    statement=lambda levels: personal(config, levels, rank),
+    accounted=lambda epsilons: accounted_epsilons(config, epsilons, rank),
+  )
 
 
 def _level(rows) -> jax.Array:

@@ -16,7 +16,8 @@ from dpmf_jax.accounting import ledger, tails
 from dpmf_jax.accounting.rounding import least_spacing, user_term_bound
 from dpmf_jax.evaluation import metrics
 from dpmf_jax.kernels import user_sums
-from dpmf_jax.plans.choice import choice, rank_for
+from dpmf_jax.plans import SPECS
+from dpmf_jax.plans.auto import choice, rank_for
 from dpmf_jax.plans.dpals import (
   DPALSConfig,
   check_tails,
@@ -31,7 +32,7 @@ from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.serving import models
-from dpmf_jax.systems import SYSTEMS, dpals, dpals_items, dpals_users
+from dpmf_jax.systems import dpals, dpals_items, dpals_users
 from dpmf_jax.training import fit
 
 SCALE = (1.0, 5.0)
@@ -694,7 +695,7 @@ def test_the_rank_comes_from_public_facts():
   for epsilon in (0.1, 5.0, 20.0):
     given = {'epsilon': epsilon, 'delta': DELTA}
     name, chosen = choice('user', num_users=6040, num_items=3706, **given)
-    config = SYSTEMS[name].config(scale=SCALE, **given, **chosen)
+    config = SPECS[name].config(scale=SCALE, **given, **chosen)
     default = dataclasses.replace(config, rank=None)
     assert rank_of(default, 6040, 3706) == config.rank
 
