@@ -25,9 +25,10 @@ from dpmf_jax.mechanisms import response
 from dpmf_jax.plans.sdmf import epsilons
 from dpmf_jax.rows import Rows, put_rows, rows
 from dpmf_jax.runs import random_key
+from dpmf_jax.systems import sdmf
 from dpmf_jax.systems.sdcf import messages as sdcf_messages
 from dpmf_jax.systems.sdcf import rounds as sdcf
-from dpmf_jax.systems.sdcf import sdmf, sgld
+from dpmf_jax.systems.sdcf import sgld
 from dpmf_jax.systems.sdcf.client_blocks import client_blocks
 from dpmf_jax.types import Factors
 

@@ -24,9 +24,11 @@ from dpmf_jax.systems import (
   objective_pmf,
   personalized_pmf,
   power_mf,
+  sdbpr,
+  sdfm,
+  sdmf,
+  untrusted_pmf,
 )
-from dpmf_jax.systems.sdcf import sdbpr, sdfm, sdmf
-from dpmf_jax.systems.untrusted import untrusted_pmf
 from dpmf_jax.types import System
 
 

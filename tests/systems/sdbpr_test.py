@@ -12,10 +12,11 @@ from dpmf_jax.evaluation import ranking
 from dpmf_jax.ratings.splits import leave_one_out
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import training_data
+from dpmf_jax.systems import sdbpr
+from dpmf_jax.systems.sdbpr import SDBPRConfig
 from dpmf_jax.systems.sdcf import rounds as sdcf
-from dpmf_jax.systems.sdcf import sdbpr, sgld
+from dpmf_jax.systems.sdcf import sgld
 from dpmf_jax.systems.sdcf.client_blocks import Own
-from dpmf_jax.systems.sdcf.sdbpr import SDBPRConfig
 from dpmf_jax.training import fit
 from dpmf_jax.types import Factors, Release
 

@@ -13,9 +13,10 @@ from dpmf_jax.evaluation import metrics
 from dpmf_jax.plans.sdmf import SDMFConfig
 from dpmf_jax.ratings.attributes import Attributes
 from dpmf_jax.rows import device_mesh, training_data
-from dpmf_jax.systems.sdcf import client_blocks, fm, sdfm, sdmf, sgld
+from dpmf_jax.systems import sdfm, sdmf
+from dpmf_jax.systems.sdcf import client_blocks, fm, sgld
 from dpmf_jax.systems.sdcf import rounds as sdcf
-from dpmf_jax.systems.sdcf.sdfm import SDFMConfig
+from dpmf_jax.systems.sdfm import SDFMConfig
 from dpmf_jax.training import fit
 from dpmf_jax.types import Factors
 

@@ -16,7 +16,8 @@ from dpmf_jax.plans import traffic
 from dpmf_jax.plans.sdmf import SDMFConfig
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.rows import device_mesh, training_data
-from dpmf_jax.systems.sdcf import client_blocks, sdmf, sgld
+from dpmf_jax.systems import sdmf
+from dpmf_jax.systems.sdcf import client_blocks, sgld
 from dpmf_jax.systems.sdcf import rounds as sdcf
 from dpmf_jax.training import fit
 
