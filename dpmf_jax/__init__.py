@@ -14,8 +14,10 @@ if TYPE_CHECKING:
   from dpmf_jax.evaluation.metrics import baselines as baselines
   from dpmf_jax.evaluation.metrics import rmse as rmse
   from dpmf_jax.evaluation.ranking import ranking_metrics as ranking_metrics
+  from dpmf_jax.plans.als import ALSConfig as ALSConfig
   from dpmf_jax.plans.dpals import DPALSConfig as DPALSConfig
   from dpmf_jax.plans.gaussian_mf import GaussianMFConfig as GaussianMFConfig
+  from dpmf_jax.plans.nonprivate import NonprivateConfig as NonprivateConfig
   from dpmf_jax.ratings.catalog import load as load
   from dpmf_jax.ratings.formats import read as read
   from dpmf_jax.ratings.splits import random_split as random_split
@@ -32,11 +34,9 @@ if TYPE_CHECKING:
   from dpmf_jax.serving.models import load_model as load_model
   from dpmf_jax.serving.models import recommend as recommend
   from dpmf_jax.serving.models import similar_items as similar_items
-  from dpmf_jax.systems.als import ALSConfig as ALSConfig
   from dpmf_jax.systems.als import als as als
   from dpmf_jax.systems.dpals import dpals as dpals
   from dpmf_jax.systems.gaussian_mf import gaussian_mf as gaussian_mf
-  from dpmf_jax.systems.nonprivate import NonprivateConfig as NonprivateConfig
   from dpmf_jax.systems.nonprivate import nonprivate as nonprivate
   from dpmf_jax.training import fit as fit
 
@@ -45,7 +45,7 @@ __version__ = '0.1.0'
 # The same names for run time; a test keeps the two lists equal.
 _MODULES = {
   'als': 'dpmf_jax.systems.als',
-  'ALSConfig': 'dpmf_jax.systems.als',
+  'ALSConfig': 'dpmf_jax.plans.als',
   'baselines': 'dpmf_jax.evaluation.metrics',
   'Data': 'dpmf_jax.rows',
   'dpals': 'dpmf_jax.systems.dpals',
@@ -62,7 +62,7 @@ _MODULES = {
   'load_model': 'dpmf_jax.serving.models',
   'Model': 'dpmf_jax.serving.models',
   'nonprivate': 'dpmf_jax.systems.nonprivate',
-  'NonprivateConfig': 'dpmf_jax.systems.nonprivate',
+  'NonprivateConfig': 'dpmf_jax.plans.nonprivate',
   'random_split': 'dpmf_jax.ratings.splits',
   'ranking_metrics': 'dpmf_jax.evaluation.ranking',
   'Ratings': 'dpmf_jax.ratings.table',

@@ -155,7 +155,7 @@ def _start(plan: Plan, key: jax.Array) -> Leaves:
   nobody: None = None  # the number of ratings is a setting here
   langevin = sgld.langevin(ridge_key, config, nobody)  # pyright: ignore
   return {
-    'item': np.asarray(config.init_size * item),
+    'item': np.asarray(sgld.INIT_SIZE * item),
     'round': np.int32(0),
     'stopped': np.int32(0),
     'converged': np.zeros(plan.num_users, bool),

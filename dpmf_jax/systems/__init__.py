@@ -6,13 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dpmf_jax.federated import untrusted_protocol
+from dpmf_jax.plans import als as als_plan
 from dpmf_jax.plans import dpals as dpals_plan
 from dpmf_jax.plans import gaussian_mf as gaussian_mf_plan
+from dpmf_jax.plans import langevin as langevin_plan
 from dpmf_jax.plans import local_mf as local_mf_plan
+from dpmf_jax.plans import nonprivate as nonprivate_plan
 from dpmf_jax.plans import objective_pmf as objective_pmf_plan
 from dpmf_jax.plans import power_mf as power_mf_plan
+from dpmf_jax.plans import sdbpr as sdbpr_plan
+from dpmf_jax.plans import sdfm as sdfm_plan
 from dpmf_jax.plans import sdmf as sdmf_plan
-from dpmf_jax.plans import traffic
 from dpmf_jax.plans import untrusted_pmf as untrusted_pmf_plan
 from dpmf_jax.systems import (
   als,
@@ -117,25 +121,25 @@ SYSTEMS = {
   'sdmf': Entry(
     sdmf_plan.SDMFConfig,
     sdmf.sdmf,
-    {'paper': sdmf_plan.PAPER},
-    traffic=traffic.traffic,
+    sdmf_plan.SPEC.variants,
+    traffic=sdmf_plan.SPEC.traffic,
   ),
   'sdbpr': Entry(
-    sdbpr.SDBPRConfig,
+    sdbpr_plan.SDBPRConfig,
     sdbpr.sdbpr,
-    {'paper': sdbpr.PAPER, 'none': sdbpr.NONE},
-    traffic=traffic.traffic,
+    sdbpr_plan.SPEC.variants,
+    traffic=sdbpr_plan.SPEC.traffic,
   ),
   'sdfm': Entry(
-    sdfm.SDFMConfig,
+    sdfm_plan.SDFMConfig,
     sdfm.sdfm,
-    {'paper': sdfm.PAPER, 'none': sdfm.NONE},
-    traffic=sdfm.bytes_of,
+    sdfm_plan.SPEC.variants,
+    traffic=sdfm_plan.SPEC.traffic,
   ),
   'langevin': Entry(
-    langevin.LangevinConfig,
+    langevin_plan.LangevinConfig,
     langevin.langevin,
-    {'paper': langevin.PAPER, 'none': langevin.NONE},
+    langevin_plan.SPEC.variants,
   ),
   'dpals': Entry(
     dpals_plan.DPALSConfig,
@@ -143,7 +147,7 @@ SYSTEMS = {
     {'sound': {'relation': 'add_remove'}},
     resolved=dpals_plan.resolved,
   ),
-  'als': Entry(als.ALSConfig, als.als, {'none': {}}),
+  'als': Entry(als_plan.ALSConfig, als.als, {'none': {}}),
   'power_mf': Entry(
     power_mf_plan.PowerMFConfig,
     power_mf.power_mf,
@@ -168,6 +172,6 @@ SYSTEMS = {
     ),
   ),
   'nonprivate': Entry(
-    nonprivate.NonprivateConfig, nonprivate.nonprivate, {'none': {}}
+    nonprivate_plan.NonprivateConfig, nonprivate.nonprivate, {'none': {}}
   ),
 }
