@@ -6,7 +6,7 @@ Nothing here imports JAX when it runs, so that the accountant, which needs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -104,6 +104,18 @@ class Guarantee:
   tails: Tails | None = None
 
 
+class Personal(NamedTuple):
+  """What a personalised system says of ratings' own epsilons.
+
+  Attributes:
+    statement: (public distribution | None) -> a certificate's `personal`.
+    accounted: epsilons that ratings ask for -> those that they have.
+  """
+
+  statement: Callable[..., dict[str, Any]]
+  accounted: Callable[..., Any]
+
+
 class System(NamedTuple):
   """A recommender as pure functions, with what can be said of its privacy.
 
@@ -118,6 +130,9 @@ class System(NamedTuple):
     steps: how many times `step` runs. Fixed before the data is seen; the
       guarantee covers exactly this many.
     guarantee: the statement that holds for `release` after `steps` steps.
+    views: what others than readers of the release see, by name, for the
+      auditor: (key, state, data) -> arrays.
+    personal: where each rating has an epsilon of its own.
   """
 
   init: Callable[..., Any]
@@ -126,3 +141,5 @@ class System(NamedTuple):
   release: Callable[..., Release]
   steps: int
   guarantee: Guarantee
+  views: Mapping[str, Callable[..., Any]] = {}
+  personal: Personal | None = None

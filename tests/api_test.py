@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import dpmf_jax
-from dpmf_jax.systems import SYSTEMS
+from dpmf_jax.plans import SPECS
 
 
 def test_names_for_the_type_checker_are_those_at_run_time():
@@ -33,8 +33,8 @@ def test_importing_the_package_does_not_start_jax():
 
 def test_no_system_imports_another():
   folder = Path(dpmf_jax.__file__).parent / 'systems'
-  for name in SYSTEMS:
+  for name in SPECS:
     source = (folder / f'{name}.py').read_text()
-    for other in set(SYSTEMS) - {name}:
+    for other in set(SPECS) - {name}:
       # A config of another system may be read; what it runs may not.
       assert not re.search(rf'systems(\.| import ){other}\b', source)

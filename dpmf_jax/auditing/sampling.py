@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +21,10 @@ from jax.sharding import PartitionSpec as Spec
 from dpmf_jax import training
 from dpmf_jax.auditing.ratios import log_ratio
 from dpmf_jax.auditing.statistics import Block, Blocks, Score
+from dpmf_jax.plans.spec import Start
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import AXIS, Data, training_data
 from dpmf_jax.types import Factors, Release, System
-
-Start = Literal['random', 'known', 'aligned']
 
 # Floats of all runs in a batch together, in the largest of its arrays.
 _BATCH_FLOATS = 2**20

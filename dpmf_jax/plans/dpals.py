@@ -9,11 +9,14 @@ from dataclasses import dataclass, replace
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
 from dpmf_jax.accounting.events import checked_count
+from dpmf_jax.accounting.rounding import (
+  MAX_STD,
+  least_spacing,
+  user_term_bound,
+)
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP
-from dpmf_jax.kernels import user_sums
-from dpmf_jax.mechanisms import noise
 from dpmf_jax.plans import assumptions
-from dpmf_jax.plans.choice import rank_for
+from dpmf_jax.plans.auto import rank_for
 from dpmf_jax.plans.settings import require, scale_check
 from dpmf_jax.types import Guarantee, Relation, Tails
 
@@ -39,7 +42,7 @@ class DPALSConfig:
     noise_multiplier: instead of `epsilon`: of each sweep, the noise over the
       sensitivity.
     rank: number of factors; 0 is item means alone, None is what
-      `user_choice.rank_for` says of the numbers of users and items.
+      `auto.rank_for` says of the numbers of users and items.
     steps: sweeps.
     contribution: bound on a user's terms in all items together.
     label_bound: residuals are clipped to +- this.
@@ -176,14 +179,14 @@ def noise_std(config: DPALSConfig, rank: int) -> float:
 
 def lattice_unit(config: DPALSConfig, num_users: int, rank: int) -> float:
   """What terms are cut to: sums and noise fit into integers."""
-  largest = user_sums.term_bound(
+  largest = user_term_bound(
     config.label_bound * config.star,
     config.count_scale * config.star,
     config.vector_share,
   )
-  unit = user_sums.least_unit(num_users, largest)
+  unit = least_spacing(num_users, largest)
   std = noise_std(config, rank)
-  return max(unit, math.ldexp(2.0, math.frexp(std / noise.MOST_UNITS)[1]))
+  return max(unit, math.ldexp(2.0, math.frexp(std / MAX_STD)[1]))
 
 
 def check_tails(config: DPALSConfig, num_items: int, rank: int) -> None:

@@ -101,8 +101,10 @@ class Setting(NamedTuple):
 
   def check(self, value: Any) -> None:
     """Raises ValueError unless `value` is allowed."""
-    if value is None and self.optional:
-      return
+    if value is None:
+      if self.optional:
+        return
+      raise ValueError(f'{self.name}=None must be {self.bound}')
     declared = self.declared
     if self.kind is int:
       # 10.5 bits would pass every bound and be cut to 10 further on.
@@ -230,9 +232,10 @@ def rank_setting(
 
 
 def epsilon_setting(default: Any = dataclasses.MISSING, **bounds: Any) -> Any:
+  limits: Any = {'above': 0} | bounds
   return setting(
     default,
-    **({'above': 0} | bounds),
+    **limits,
     help='Target epsilon; noise is calibrated to it.',
   )
 
@@ -247,7 +250,8 @@ def pure_delta_setting() -> Any:
 
 
 def steps_setting(default: int, **bounds: Any) -> Any:
-  return setting(default, **({'minimum': 1} | bounds), help='Number of steps.')
+  limits: Any = {'minimum': 1} | bounds
+  return setting(default, **limits, help='Number of steps.')
 
 
 def step_size_setting(default: float) -> Any:
@@ -255,15 +259,15 @@ def step_size_setting(default: float) -> Any:
 
 
 def ridge_setting(default: float, **bounds: Any) -> Any:
-  return setting(
-    default, **({'minimum': 0} | bounds), help='L2 penalty of factors.'
-  )
+  limits: Any = {'minimum': 0} | bounds
+  return setting(default, **limits, help='L2 penalty of factors.')
 
 
 def own_ridge_setting(default: float, what: str, **bounds: Any) -> Any:
+  limits: Any = {'above': 0} | bounds
   return setting(
     default,
-    **({'above': 0} | bounds),
+    **limits,
     help=f'Ridge of {what} in the fit that each user makes of their own '
     'ratings; it stays with the user.',
   )

@@ -52,13 +52,6 @@ class Case(NamedTuple):
   view: str | None = None
 
 
-class Personal(NamedTuple):
-  """What a personalised system says of ratings' own epsilons."""
-
-  statement: Callable[..., dict[str, Any]]  # (config, Levels | None)
-  accounted: Callable[..., Any]  # (config, epsilons) -> epsilons
-
-
 class Spec(NamedTuple):
   """A system, without its arithmetic, which is in `systems/` by its name.
 
@@ -72,8 +65,7 @@ class Spec(NamedTuple):
       give every setting that has no default in the config class themselves.
     cases: variant -> what an audit tries.
     takes_features: whether the system may be given features of users.
-    personal: what it says of ratings' own epsilons, or None where all have
-      the same.
+    personalized: whether each rating has an epsilon of its own.
     traffic: (config, num_users=, num_items=, num_ratings=) -> bytes that a
       client receives and sends in a round, by name, or None; None for a system
       without clients.
@@ -88,6 +80,6 @@ class Spec(NamedTuple):
   variants: Mapping[str, Mapping[str, Any]]
   cases: Mapping[str, tuple[Case, ...]]
   takes_features: bool = False
-  personal: Personal | None = None
+  personalized: bool = False
   traffic: Callable[..., dict[str, float] | None] | None = None
   resolved: Callable[..., Any] | None = None

@@ -19,6 +19,7 @@ from dpmf_jax.kernels.gradients import gradients
 from dpmf_jax.mechanisms.noise import coarse_normal
 from dpmf_jax.mechanisms.sampling import cell_words
 from dpmf_jax.plans.langevin import LangevinConfig, plan
+from dpmf_jax.plans.sdcf import Average
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems.sdcf import sgld
 from dpmf_jax.types import Factors, Release, System
@@ -55,7 +56,7 @@ def perturbed(
 
 
 @functools.cache
-def _step(optimizer: optax.GradientTransformation, average: sgld.Average):
+def _step(optimizer: optax.GradientTransformation, average: Average):
   """The step function; one object for equal arguments, see `System.step`."""
 
   def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:

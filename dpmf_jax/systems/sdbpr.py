@@ -26,6 +26,7 @@ import optax
 
 from dpmf_jax.mechanisms import noise, response
 from dpmf_jax.plans.sdbpr import SDBPRConfig, Sign, plan
+from dpmf_jax.plans.sdcf import Average
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.sdcf import rounds as sdcf
 from dpmf_jax.systems.sdcf import sgld
@@ -137,7 +138,7 @@ class OpenInfo(NamedTuple):
 
 
 @functools.cache
-def _open_step(optimizer: optax.GradientTransformation, average: sgld.Average):
+def _open_step(optimizer: optax.GradientTransformation, average: Average):
   """BPR with all pairs sent; one object for equal arguments."""
 
   def step(key: jax.Array, state: OpenState, data: Data):
@@ -205,7 +206,7 @@ def _open_model(state: OpenState, data: Data) -> Release:
 @functools.cache
 def _step(
   optimizer: optax.GradientTransformation,
-  average: sgld.Average,
+  average: Average,
   sent: float | None,
   sign: Sign,
 ):

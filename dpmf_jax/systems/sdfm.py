@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import optax
 
 from dpmf_jax.mechanisms import noise
+from dpmf_jax.plans.sdcf import Average
 from dpmf_jax.plans.sdfm import SDFMConfig, plan
 from dpmf_jax.ratings.attributes import Attributes
 from dpmf_jax.rows import Data
@@ -199,7 +200,7 @@ def _half_squares(user, item, shared, own: Own, features: Factors):
 
 
 @functools.cache
-def _open_step(optimizer: optax.GradientTransformation, average: sgld.Average):
+def _open_step(optimizer: optax.GradientTransformation, average: Average):
   """Gradients of all ratings; one object for equal arguments."""
 
   def step(key: jax.Array, state: OpenState, data: Data):
@@ -286,7 +287,7 @@ def open_release(key: jax.Array, state: OpenState, data: Data) -> Release:
 @functools.cache
 def _step(
   optimizer: optax.GradientTransformation,
-  average: sgld.Average,
+  average: Average,
   sent: float | None,
 ):
   """A round; one object for equal arguments, see `System.step`."""

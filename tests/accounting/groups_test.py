@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import Gaussian, gaussian, groups, tails
+from dpmf_jax.plans import SPECS
 from dpmf_jax.plans import dpals as dpals_plan
-from dpmf_jax.systems import SYSTEMS
+from dpmf_jax.systems import build
 from dpmf_jax.types import Guarantee, Tails
 
 DELTA = 1e-6
@@ -17,10 +18,10 @@ DELTA = 1e-6
 
 def sound(name, **settings):
   """The guarantee of a sound system."""
-  entry = SYSTEMS[name]
+  entry = SPECS[name]
   given = {'scale': (1.0, 5.0), 'delta': DELTA, 'epsilon': 2.0} | settings
-  return entry.build(
-    entry.config(**{**entry.variants['sound'], **given})
+  return build(
+    name, entry.config(**{**entry.variants['sound'], **given})
   ).guarantee
 
 

@@ -21,17 +21,17 @@ from equations import (
 )
 
 from dpmf_jax import accounting
+from dpmf_jax.accounting.rounding import MAX_STD
 from dpmf_jax.kernels.gradients import gradients
-from dpmf_jax.mechanisms.noise import MOST_UNITS
 from dpmf_jax.plans import objective_pmf as settings
 from dpmf_jax.plans.gaussian_mf import GaussianMFConfig
+from dpmf_jax.plans.personalized_pmf import PAPER as PERSONAL_PAPER
 from dpmf_jax.ratings.specification import from_fractions, with_epsilon
 from dpmf_jax.ratings.table import from_arrays
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems import noisy_equations
 from dpmf_jax.systems.gaussian_mf import gaussian_mf
 from dpmf_jax.systems.objective_pmf import objective_pmf
-from dpmf_jax.systems.personalized_pmf import PAPER as PERSONAL_PAPER
 from dpmf_jax.systems.personalized_pmf import (
   personalized_pmf,
 )
@@ -212,7 +212,7 @@ def test_noise_too_large_for_the_lattice_is_refused(fields):
   config = sound(**fields)
   scale = settings.noise_scale(config, 1)
   unit = 2.0 ** (config.shift - 18)
-  assert max(scale / 2, scale / config.count_scale) > MOST_UNITS * unit
+  assert max(scale / 2, scale / config.count_scale) > MAX_STD * unit
   with pytest.raises(ValueError, match=r'epsilon|shift|count_scale'):
     objective_pmf(config).init(
       jax.random.key(0), training_data(spread_ratings())
@@ -623,9 +623,9 @@ def test_learned_features_and_items_compose():
 
 def test_an_epsilon_beyond_the_tails_is_refused():
   for rank, most in ((1, 18.1), (32, 12.7)):
-    settings.check_tails(sound(epsilon=most), rank)
+    settings.plan(sound(epsilon=most), rank)
     with pytest.raises(ValueError, match=r'epsilon=.* must be at most'):
-      settings.check_tails(sound(epsilon=most + 0.1), rank)
+      settings.plan(sound(epsilon=most + 0.1), rank)
 
 
 @pytest.mark.parametrize(

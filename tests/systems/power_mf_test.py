@@ -12,7 +12,7 @@ from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
 from dpmf_jax.evaluation import metrics
 from dpmf_jax.plans import power_mf as settings
-from dpmf_jax.plans.choice import choice
+from dpmf_jax.plans.auto import choice
 from dpmf_jax.plans.power_mf import PowerMFConfig
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.synthetic import synthetic

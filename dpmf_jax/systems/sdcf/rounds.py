@@ -29,7 +29,7 @@ from jax.core import Tracer
 
 from dpmf_jax import accounting
 from dpmf_jax.mechanisms import noise, response
-from dpmf_jax.plans.sdcf import SDCFSettings, epsilons
+from dpmf_jax.plans.sdcf import Average, SDCFSettings, epsilons
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems.sdcf import sgld
 from dpmf_jax.systems.sdcf.client_blocks import (
@@ -278,7 +278,7 @@ def server_apply(
   rules: Rules,
   *,
   optimizer: optax.GradientTransformation,
-  average: sgld.Average,
+  average: Average,
 ) -> Server:
   """The server after a round: items moved by the mean of what was received.
 
@@ -308,7 +308,7 @@ def server_apply(
   return Server(item, state, done, stopped, shared)
 
 
-def mean_gradients(total: Total, average: sgld.Average) -> tuple[Any, Any]:
+def mean_gradients(total: Total, average: Average) -> tuple[Any, Any]:
   """(of the items, of what is shared), each over what was received for it."""
 
   def mean(sums, count):
@@ -338,7 +338,7 @@ def frozen_if(stopped: jax.Array, old: Any, new: Any) -> Any:
 def round_step(
   client_round: ClientRound,
   optimizer: optax.GradientTransformation,
-  average: sgld.Average,
+  average: Average,
   sent: float | None,
   *,
   gradients: Gradients = item_gradients,
@@ -378,7 +378,7 @@ def after_round(
   total: Total,
   *,
   optimizer: optax.GradientTransformation,
-  average: sgld.Average,
+  average: Average,
 ) -> tuple[State, Info]:
   """The state once the clients have moved and the server has `total`."""
   server = server_apply(

@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpmf_jax.plans.sdcf import Average as Average
 from dpmf_jax.plans.sdcf import LangevinSettings
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.types import Factors
