@@ -14,7 +14,7 @@ from dpmf_jax.plans.untrusted_pmf import UntrustedPMFConfig, share_scale
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems.untrusted import rounds
-from dpmf_jax.systems.untrusted.untrusted_pmf import untrusted_pmf
+from dpmf_jax.systems.untrusted_pmf import untrusted_pmf
 
 SCALE = (1.0, 5.0)
 VALUES = (1.0, 2.0, 3.0, 4.0, 5.0)

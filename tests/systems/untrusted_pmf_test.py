@@ -23,7 +23,7 @@ from dpmf_jax.ratings import catalog
 from dpmf_jax.ratings.table import Ratings, from_arrays
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems.untrusted import rounds, sums, views
-from dpmf_jax.systems.untrusted.untrusted_pmf import untrusted_pmf
+from dpmf_jax.systems.untrusted_pmf import untrusted_pmf
 from dpmf_jax.training import fit
 
 SCALE = (1.0, 5.0)
