@@ -80,7 +80,6 @@ from dpmf_jax.accounting.local import (
   share_shape,
   share_variance,
 )
-from dpmf_jax.accounting.missing_shares import share_loss
 from dpmf_jax.accounting.personalized import (
   gaussian_weights,
   laplace_weights,
@@ -94,6 +93,7 @@ from dpmf_jax.accounting.sensitivity import (
   rating_gradient_sensitivity,
   split_noise_multiplier,
 )
+from dpmf_jax.accounting.shares import share_loss
 from dpmf_jax.types import Guarantee
 
 __all__ = [

@@ -7,17 +7,17 @@ never types them in again.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from dpmf_jax.accounting.events import (
   checked_multiplier,
   checked_number,
 )
+from dpmf_jax.accounting.rounding import RESIDUAL_BITS, shift_rounding
 
 # Noise is drawn larger than it is accounted for by this factor: more than
 # float32 rounds off of scales and units.
 ROUNDED_UP = 1 + 1e-6
-# Residuals are rounded to 2^-8 of their bound where sums have to be exact.
-RESIDUAL_BITS = 8
 
 
 def rating_gradient_sensitivity(
@@ -92,6 +92,42 @@ def lattice_unit(
 ) -> float:
   """What the coordinates of a gradient are rounded to multiples of."""
   return residual_bound * clip_norm * 2.0**-lattice_bits
+
+
+class Sensitivities(NamedTuple):
+  matrix: float
+  vector: float
+  pair: float  # of (matrix_scale * A, b)
+  relabeled: float  # of b, where a rating only changes its value
+
+
+def equation_sensitivities(
+  *,
+  rank: int,
+  clip_norm: float,
+  label_bound: float,
+  weight: float = 1.0,
+  matrix_scale: float = 1.0,
+  shift: int = 0,
+) -> Sensitivities:
+  """L2 bounds on what a rating of at most `weight` adds to A and b.
+
+  Privacy: of `normal.lattice_equations` times its spacings. A's norm is that of
+  the symmetric matrix, with entries off the diagonal twice: noise on the
+  triangle may be sqrt(1/2) as large there. As |l_a| <= w |p_a|, A's term is at
+  most w ||p||^2 and b's w ||p|| |y|; after rounding ||p|| <= (1 - 1e-5)
+  clip_norm, |y| <= label_bound. A changed value moves y by 2 label_bound, and
+  not A. A shift moves D^2 entries of A and D of b by up to one spacing more.
+  """
+  if not 0 < weight <= 1 or min(rank, clip_norm, label_bound) <= 0:
+    got = f'{rank=}, {clip_norm=}, {label_bound=}, {weight=}'
+    raise ValueError(f'all must be > 0 and weight <= 1, got {got}')
+  added = shift_rounding(shift)
+  matrix = clip_norm**2 * (weight + rank * added)
+  vector = clip_norm * label_bound * (weight + rank**0.5 * added)
+  pair = math.hypot(matrix_scale * matrix, vector)
+  relabeled = vector + clip_norm * label_bound * weight
+  return Sensitivities(matrix, vector, pair, relabeled)
 
 
 def split_noise_multiplier(

@@ -15,6 +15,11 @@ import math
 REACH = 9.0
 # Up to here the bits of `mechanisms.laplace` have no gaps.
 LAPLACE_REACH = 50.0
+# No draw of it is larger, in size; e^-67.3 is 2^-97.
+LAPLACE_END = 68.0
+# A draw x of it is within this times 1 + |x| of one that is Laplace, up to
+# LAPLACE_REACH.
+LAPLACE_ERROR = 2.0**-20
 # The largest delta that the ends of draws may leave uncovered. The delta that
 # is stated pays for it.
 UNCOVERED = 1e-9

@@ -19,6 +19,7 @@ from dpmf_jax.federated.plan import RECOMMENDER, Plan
 from dpmf_jax.federated.rounds import Exchange, gathered
 from dpmf_jax.federated.sdmf_node import SCALARS
 from dpmf_jax.mechanisms import response
+from dpmf_jax.plans.langevin import Average
 from dpmf_jax.runs import random_key
 from dpmf_jax.systems.sdcf import messages as sdcf_messages
 from dpmf_jax.systems.sdcf import rounds as sdcf
@@ -200,7 +201,7 @@ def _capacity(plan: Plan) -> int:
 
 
 @functools.cache
-def _apply(optimizer, average: sgld.Average):
+def _apply(optimizer, average: Average):
   """The server after a round with these messages [U, M, ...], compiled."""
 
   @jax.jit

@@ -15,24 +15,21 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from dpmf_jax.accounting.rounding import HUBER_BITS, HUBER_ERROR
 from dpmf_jax.kernels.slices import Chunk, sum_over_slices
 from dpmf_jax.rows import Rows
 
-BITS = 18  # of labels: |y| <= 2^BITS
 MOST_PLACE = 2**29  # q is found where it is within +- this
 _LOW = 12  # bits of a sum that are summed apart, so that int32 holds it
-# Relative errors of float32 that decide on which side of q a place is: those
-# of `slope * q`, of the sum with `push` and of the sum of residuals.
-ERROR = 2.0**-20
 
 
 def clipped_sums(rows: Rows, place: jax.Array, bound: jax.Array) -> jax.Array:
   """Sums [num_rows] of clip(value - place, -bound, bound), in float32.
 
   Args:
-    rows: ratings whose `value` is an integer of at most 2^BITS in size.
+    rows: ratings whose `value` is an integer of at most 2^HUBER_BITS in size.
     place: [num_rows] int32.
-    bound: [] int32, at most 2^(BITS + 1).
+    bound: [] int32, at most 2^(HUBER_BITS + 1).
 
   See `check_size` for how long rows may be. The integers are exact; turning
   their sum into float32 adds 2^-23 of it.
@@ -73,20 +70,20 @@ def balance(
 
   Args:
     rows: the ratings.
-    label: [C, S, L] as `rows.value`, integers of at most 2^BITS in size.
+    label: [C, S, L] as `rows.value`, integers of at most 2^HUBER_BITS in size.
     bound: [] int32.
     slope: [] positive.
     push: [num_rows]; |push| / slope must be below MOST_PLACE / 2.
 
   The difference of both sides grows by at least `slope` for each step of q,
-  and is computed to within ERROR * (slope * |q| + |push|). So the exact
+  and is computed to within HUBER_ERROR * (slope * |q| + |push|). So the exact
   solution is within 1 + that over `slope` of what is returned, whatever the
-  labels are. It is within 2^BITS + |push| / slope of 0, where the search
+  labels are. It is within 2^HUBER_BITS + |push| / slope of 0, where the search
   starts: beyond all labels no residual pulls back.
   """
   rows = dataclasses.replace(rows, value=label, level=None)
-  reach = jnp.ceil(jnp.abs(push) / slope * (1 + ERROR)).astype(jnp.int32)
-  reach = jnp.minimum(reach, MOST_PLACE) + 2**BITS + 1
+  reach = jnp.ceil(jnp.abs(push) / slope * (1 + HUBER_ERROR)).astype(jnp.int32)
+  reach = jnp.minimum(reach, MOST_PLACE) + 2**HUBER_BITS + 1
 
   def halve(_, ends):
     low, high = ends

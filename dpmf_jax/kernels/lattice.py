@@ -20,17 +20,18 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from dpmf_jax.accounting.sensitivity import RESIDUAL_BITS
+from dpmf_jax.accounting.rounding import (
+  MAX_SLOTS,
+  MAX_STD,
+  PRODUCT_BITS,
+  RESIDUAL_BITS,
+)
 from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
-from dpmf_jax.mechanisms import noise
 from dpmf_jax.mechanisms.clipping import slack
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.types import Factors
 
-FACTOR_BITS = 10
-PRODUCT_BITS = RESIDUAL_BITS + FACTOR_BITS
-# A slice of this many products of 18 bits stays below 2^24, exact in float32.
-MOST_SLOTS = 2 ** (24 - PRODUCT_BITS)
+FACTOR_BITS = PRODUCT_BITS - RESIDUAL_BITS
 # Up to here the products of a row fit into int32 without splitting them.
 _NARROW = 2 ** (31 - PRODUCT_BITS) - 1
 
@@ -94,7 +95,7 @@ def row_gradient(
   chex.assert_rank([side.counts, columns.counts], 2)
   chex.assert_axis_dimension(side.counts, 0, rows.num_rows)
   chex.assert_equal_shape([side.counts, columns.counts], dims=1)
-  chex.assert_scalar_in(rows.column.shape[-1], 1, MOST_SLOTS)
+  chex.assert_scalar_in(rows.column.shape[-1], 1, MAX_SLOTS)
   rank = side.counts.shape[1]
   # A pair is rated once at most, so a row is no longer than this.
   wide = columns.counts.shape[0] > narrow
@@ -173,7 +174,7 @@ def check_size(
       f'lattice_bits={bits} is too few for {longest} users or items in slices '
       f'of {slots}; use more'
     )
-  if largest > noise.MOST_UNITS * unit:
+  if largest > MAX_STD * unit:
     raise ValueError(
       f'noise of {largest:.3g} is too large for lattice_bits={bits}: use fewer '
       'bits or a larger epsilon'

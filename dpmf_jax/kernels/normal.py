@@ -17,15 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from dpmf_jax.accounting.rounding import (
+  PRODUCT_BITS,
+  WEIGHT_BITS,
+  least_shift,
+)
 from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
 from dpmf_jax.mechanisms.clipping import SLACK, clip_rows
 from dpmf_jax.rows import Rows
 
-BITS = 9  # of factors and of labels
-PRODUCT_BITS = 2 * BITS
-WEIGHT_BITS = 14  # weight times factor is exact in float32
-# Sums of this many products are exact in float32, and in int32 unsplit.
-MOST_SLOTS = 2 ** (24 - PRODUCT_BITS)
+_BITS = PRODUCT_BITS // 2  # of factors and of labels
+# Sums of this many products fit into int32 unsplit.
 _NARROW = 2 ** (31 - PRODUCT_BITS) - 1
 _BLOCK = 32  # rows of A summed at a time: fewer are slow, more take memory
 
@@ -35,13 +37,6 @@ class Counts(NamedTuple):
   vector: Array  # [R, D] int32
   matrix_unit: Array  # [] matrix * matrix_unit is about A
   vector_unit: Array  # []
-
-
-class Sensitivities(NamedTuple):
-  matrix: float
-  vector: float
-  pair: float  # of (matrix_scale * A, b)
-  relabeled: float  # of b, where a rating only changes its value
 
 
 def equations(
@@ -84,13 +79,13 @@ def lattice_equations(
   least = least_shift(factors.shape[0], rows.column.shape[-1])
   if not least <= shift <= PRODUCT_BITS:
     raise ValueError(f'shift must be in {least}..{PRODUCT_BITS}, got {shift}')
-  unit = jnp.asarray(clip_norm, jnp.float32) * 2.0**-BITS
-  label_unit = jnp.asarray(label_bound, jnp.float32) * 2.0**-BITS
+  unit = jnp.asarray(clip_norm, jnp.float32) * 2.0**-_BITS
+  label_unit = jnp.asarray(label_bound, jnp.float32) * 2.0**-_BITS
   # Rounding can add sqrt(D)/2 to the norm of a row of counts; the error of a
   # norm is left to clip_rows.
-  room = 2.0**BITS * (1 - SLACK) - factors.shape[1] ** 0.5 / 2
+  room = 2.0**_BITS * (1 - SLACK) - factors.shape[1] ** 0.5 / 2
   count = jnp.round(clip_rows(factors / unit, room))
-  label = jnp.clip(label / label_unit, -(2**BITS), 2**BITS)
+  label = jnp.clip(label / label_unit, -(2**_BITS), 2**_BITS)
   label = jnp.where(jnp.isnan(label), 0.0, jnp.round(label))
   if weight is not None:
     weight = jnp.where(weight > 0, jnp.minimum(weight, 1.0), 0.0)  # no NaN
@@ -135,49 +130,6 @@ def _sums(rows: Rows, factors, label, weight, shift: int | None = None):
     triangle.append(sums[:, places[np.triu_indices(size, 0, width)]])
     vector.append(sums[:, places[:, width]])
   return jnp.concatenate(triangle, axis=1), jnp.concatenate(vector, axis=1)
-
-
-def least_shift(longest: int, slots: int) -> int:
-  """The smallest shift for rows of up to `longest` ratings: sums <= 2^30."""
-  shift = max(0, (longest - 1).bit_length() - (30 - PRODUCT_BITS))
-  if slots > MOST_SLOTS or (-(-longest // slots) + 1) << shift >= 2**31:
-    raise ValueError(f'{longest} ratings in slices of {slots} overflow int32')
-  return shift
-
-
-def rounding(shift: int) -> float:
-  """What dropping `shift` bits can add to one sum's move, over a term of 1."""
-  # Units are float32, which the slack in ||p|| covers for one term only.
-  return 1.000001 * 2.0 ** (shift - PRODUCT_BITS) if shift else 0.0
-
-
-def sensitivities(
-  *,
-  rank: int,
-  clip_norm: float,
-  label_bound: float,
-  weight: float = 1.0,
-  matrix_scale: float = 1.0,
-  shift: int = 0,
-) -> Sensitivities:
-  """L2 bounds on what a rating of at most `weight` adds to A and b.
-
-  Privacy: of `lattice_equations` times its units. A's norm is that of the
-  symmetric matrix, with entries off the diagonal twice: noise on the triangle
-  may be sqrt(1/2) as large there. As |l_a| <= w |p_a|, A's term is at most
-  w ||p||^2 and b's w ||p|| |y|; after rounding ||p|| <= (1 - 1e-5) clip_norm,
-  |y| <= label_bound. A changed value moves y by 2 label_bound, and not A. A
-  shift moves D^2 entries of A and D of b by up to one unit more.
-  """
-  if not 0 < weight <= 1 or min(rank, clip_norm, label_bound) <= 0:
-    got = f'{rank=}, {clip_norm=}, {label_bound=}, {weight=}'
-    raise ValueError(f'all must be > 0 and weight <= 1, got {got}')
-  added = rounding(shift)
-  matrix = clip_norm**2 * (weight + rank * added)
-  vector = clip_norm * label_bound * (weight + rank**0.5 * added)
-  pair = math.hypot(matrix_scale * matrix, vector)
-  relabeled = vector + clip_norm * label_bound * weight
-  return Sensitivities(matrix, vector, pair, relabeled)
 
 
 def symmetric(triangle: Array) -> Array:

@@ -15,7 +15,6 @@ small weights would lose. Shapes: U users, I items, D rank.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -25,17 +24,12 @@ from dpmf_jax.kernels.slices import Chunk, sum_over_slices
 from dpmf_jax.mechanisms.clipping import SLACK
 from dpmf_jax.rows import Rows
 
-# Item weights are at most this.
-MOST_WEIGHT = 4.0
-# Sums stay below 2^30, which leaves room for noise.
-_SUM_BITS = 30
-
 
 class Public(NamedTuple):
   """What users are told: item estimates and settings."""
 
   mean: jax.Array  # [I]
-  weight: jax.Array  # [I] a, in [0, MOST_WEIGHT]
+  weight: jax.Array  # [I] a, in [0, MAX_ITEM_WEIGHT]
   label_bound: jax.Array  # []
   count_scale: jax.Array  # []
 
@@ -56,7 +50,7 @@ def _label(value, mean, bias, bound):
 
 def norm_bits(num_items: int) -> int:
   """Fraction bits of a term of `squared_norms`, whose sum is below 2^31."""
-  # A term is at most MOST_WEIGHT^2 (1 + 1) = 2^5 label_bound^2, and a bit more.
+  # A term is at most 4^2 (1 + 1) = 2^5 label_bound^2, and a bit more.
   return 25 - (num_items - 1).bit_length()
 
 
@@ -97,19 +91,6 @@ def weights(squared_norm: jax.Array, bound: jax.Array) -> jax.Array:
   return jnp.where(norm > room, room / norm, 1.0)
 
 
-def term_bound(
-  label_bound: float, count_scale: float, vector_bound: float
-) -> float:
-  """The largest size of one number of one term."""
-  return MOST_WEIGHT * max(count_scale, label_bound * max(1.0, vector_bound))
-
-
-def least_unit(num_users: int, largest: float) -> float:
-  """The smallest unit in which sums of `num_users` terms fit: a power of 2."""
-  bits = _SUM_BITS - (num_users - 1).bit_length()
-  return math.ldexp(1.0, math.frexp(largest)[1] - bits)
-
-
 def item_sums(
   rows: Rows, users: Users, public: Public, unit: jax.Array
 ) -> jax.Array:
@@ -119,7 +100,7 @@ def item_sums(
     rows: the ratings by item.
     users: one weight, bias and vector for each.
     public: see `Public`.
-    unit: a power of 2, at least `least_unit`.
+    unit: a power of 2, at least `rounding.least_spacing`.
 
   Privacy: with users' weights from `weights(squared_norms(...), bound)` and
   ||p|| <= vector_bound, a user's terms times the unit have an L2 norm of at

@@ -16,13 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from dpmf_jax.accounting.rounding import DITHER_BITS
 from dpmf_jax.mechanisms import noise
-
-# No draw of `laplace` is larger, in size; e^-67.3 is 2^-97.
-MOST = 68.0
-# A draw x is within this times 1 + |x| of one that is Laplace, up to
-# `tails.LAPLACE_REACH`.
-ERROR = 2.0**-20
 
 
 def laplace(key: jax.Array, shape: tuple[int, ...]) -> noise.Draws:
@@ -30,7 +25,7 @@ def laplace(key: jax.Array, shape: tuple[int, ...]) -> noise.Draws:
 
   Privacy: times b, it gives epsilon = (L1 sensitivity) / b. For integer
   counts use `noise.add_on_lattice(count, draws, b, unit, bits)`, with
-  bits = `noise.dither_bits(b, unit)`: what it says of rounding holds for any
+  bits = `rounding.dither_bits(b, unit)`: what it says of rounding holds for any
   noise. Sizes are -log u for a u of 96 random bits. To round u to these moves
   it by 2^-97, which is 2^-24 of u where u > e^-50, and to float32 by another
   2^-23 of it; that is how far the logarithm moves, besides its own rounding.
@@ -41,7 +36,7 @@ def laplace(key: jax.Array, shape: tuple[int, ...]) -> noise.Draws:
   sign = jnp.where(words[3] >> 31, -1.0, 1.0).astype(jnp.float32)
   return noise.Draws(
     -sign * jnp.log(uniform),
-    (words[3] & (2**noise.DITHER_BITS - 1)).astype(jnp.int32),
+    (words[3] & (2**DITHER_BITS - 1)).astype(jnp.int32),
   )
 
 

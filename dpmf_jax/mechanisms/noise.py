@@ -12,17 +12,13 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
+from dpmf_jax.accounting.rounding import DITHER_BITS
 from dpmf_jax.rows import AXIS
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _BLOCKS = 16
 # Fewer draws than this come in one block: keys would cost more than draws.
 _FEW = 2**11
-DITHER_BITS = 16
-# A dither is at most this part of the noise: 2^-6 of it, in bits.
-_BELOW = 6
-# Largest std / unit; the dither then has DITHER_BITS bits.
-MOST_UNITS = 2.0 ** (DITHER_BITS + _BELOW)
 
 
 class Draws(NamedTuple):
@@ -143,20 +139,6 @@ def _pairs(words: jax.Array) -> Draws:
   return Draws(jnp.stack([first, second]), halves.astype(jnp.int32))
 
 
-def rounded_up(value: float) -> np.float32:
-  """`value` as float32, never smaller: rounding must not remove noise."""
-  rounded = np.float32(value)
-  # As Python floats: NumPy would compare in float32, where they are equal.
-  if float(rounded) < float(value):
-    rounded = np.nextafter(rounded, np.float32('inf'))
-  return rounded
-
-
-def dither_bits(std: float, unit: float) -> int:
-  """How many bits of dither `add_on_lattice` needs for its noise."""
-  return max(0, min(DITHER_BITS, math.frexp(std / unit)[1] - 1 - _BELOW))
-
-
 def add_on_lattice(
   count: jax.Array,
   draws: Draws,
@@ -169,9 +151,9 @@ def add_on_lattice(
   Args:
     count: integers, at most 2^30 in size.
     draws: of the shape of `count`.
-    std: standard deviation, at most MOST_UNITS * unit.
+    std: standard deviation, at most `rounding.MAX_STD` * unit.
     unit: the lattice.
-    bits: from `dither_bits`.
+    bits: from `rounding.dither_bits`.
 
   Privacy: round(count + z) = count + round(z) for integer counts, so this
   post-processes the Gaussian mechanism on count * unit. With

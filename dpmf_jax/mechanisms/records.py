@@ -10,8 +10,6 @@ Reference: Warner (1965); Kairouz, Bonawitz and Ramage (2016).
 
 from __future__ import annotations
 
-import decimal
-import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -19,14 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmf_jax.accounting.records import COINS, GRID, MAX_LEVELS, lie_coins
 from dpmf_jax.rows import Rows
 
 Rounding = Literal['nearest', 'stochastic']
-
-GRID = 240  # 1..5 and 0..10 are exact on it, half stars within 0.01 of one
-COINS = 2**32
-MOST_LEVELS = 16
-MOST_EPSILON = 20.0  # 2^32 coins tell no larger one
 
 
 class Response(NamedTuple):
@@ -49,8 +43,8 @@ class Estimates(NamedTuple):
   """Unbiased estimates from an answer, and their variance at a blank cell.
 
   Attributes:
-    rated: [MOST_LEVELS + 1] of 'there is a rating', by answer.
-    total: [MOST_LEVELS + 1] of (level - center), 0 for a blank, by answer.
+    rated: [MAX_LEVELS + 1] of 'there is a rating', by answer.
+    total: [MAX_LEVELS + 1] of (level - center), 0 for a blank, by answer.
     rated_variance, total_variance: [].
   """
 
@@ -58,31 +52,6 @@ class Estimates(NamedTuple):
   total: jax.Array
   rated_variance: jax.Array
   total_variance: jax.Array
-
-
-def lie_coins(epsilon: float, categories: int) -> int:
-  """How many of 2^32 coins give each category that is not the truth.
-
-  Privacy: of Q, the truth has the rest, 2^32 - (K - 1) Q. Q is the least
-  integer that is not below 2^32 / (e^epsilon + K - 1), so that
-  2^32 - (K - 1) Q <= e^epsilon Q: no answer is more than e^epsilon times as
-  likely for one content of a cell as for another. Decimals of 60 digits, of
-  which the last ten are given away, round to the safe side.
-  """
-  with decimal.localcontext() as context:
-    context.prec = 60
-    odds = decimal.Decimal(epsilon).exp() + (categories - 1)
-    coins = COINS / odds * (1 + decimal.Decimal('1e-50'))
-    return int(coins.to_integral_value(decimal.ROUND_CEILING))
-
-
-def true_epsilon(lie: int, categories: int) -> float:
-  """The epsilon that whole coins have, rounded up.
-
-  Below what `lie_coins` was asked for by less than 1e-6 up to epsilon 8.
-  """
-  truth = COINS - (categories - 1) * lie
-  return abs(math.log(truth / lie)) * (1 + 1e-15) + 1e-15
 
 
 def response(
@@ -167,7 +136,7 @@ def estimates(
 
   def table(values: np.ndarray) -> tuple[jax.Array, jax.Array]:
     by_answer = (values - q * values.sum()) / gain
-    padded = np.zeros(MOST_LEVELS + 1)
+    padded = np.zeros(MAX_LEVELS + 1)
     padded[:categories] = by_answer
     variance = chance @ np.square(by_answer)
     return jnp.asarray(padded, jnp.float32), jnp.float32(variance)

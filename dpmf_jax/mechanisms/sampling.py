@@ -8,7 +8,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from dpmf_jax.mechanisms.noise import rounded_up
+from dpmf_jax.accounting.rounding import rounded_up
 from dpmf_jax.rows import Rows
 
 # Weights are below what float32 says by more than it can be wrong.

@@ -13,12 +13,12 @@ would be floats, and neither their sampler nor their rounding is exact.
 
 Privacy: a statistic of integers that moves by at most M in L1 norm, with
 independent noise X on each coordinate, is M ln(1/a)-DP, because a^|x| moves by
-at most a factor of 1/a for a move of 1. `units` is the largest M for an
-epsilon: data are scaled to the noise instead of noise to the data, so that all
-probabilities are rational and can be drawn without rounding. Colluders know
-their own shares; parties that drop out add none. With shapes 1/(k - c), the
-k - c others still add up to X, and shares beyond that are independent of
-everything: post-processing.
+at most a factor of 1/a for a move of 1. `accounting.shares.largest_move` is the
+largest M for an epsilon: data are scaled to the noise instead of noise to the
+data, so that all probabilities are rational and can be drawn without rounding.
+Colluders know their own shares; parties that drop out add none. With shapes
+1/(k - c), the k - c others still add up to X, and shares beyond that are
+independent of everything: post-processing.
 """
 
 from __future__ import annotations
@@ -33,26 +33,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-MOST_BITS = 20
+from dpmf_jax.accounting.shares import MAX_SHARE_BITS
+
 # Jumps of 2^(B + _LONG) and more have a cell of their own; digits end there.
 _LONG = 6
-
-
-def epsilon_of_units(units: int, bits: int) -> float:
-  """M ln(1/a), rounded up: the epsilon of a statistic that moves by M."""
-  return math.nextafter(-math.log1p(-(2.0**-bits)) * units, math.inf) * (
-    1 + 1e-15
-  )
-
-
-def units(epsilon: float, bits: int) -> int:
-  """The largest M with `epsilon_of_units(M, bits)` <= epsilon."""
-  if not 1 <= bits <= MOST_BITS:
-    raise ValueError(f'{bits=} must be in 1..{MOST_BITS}')
-  most = math.floor(epsilon / -math.log1p(-(2.0**-bits))) + 1
-  while most > 0 and epsilon_of_units(most, bits) > epsilon:
-    most -= 1
-  return most
 
 
 def variance(bits: int) -> float:
@@ -93,7 +77,7 @@ def polya_shares(
   rational, and coins of chance a^i are flipped with as many digits of a^i as
   it takes. No float is involved.
   """
-  if size < 0 or parties < 1 or not 1 <= bits <= MOST_BITS:
+  if size < 0 or parties < 1 or not 1 <= bits <= MAX_SHARE_BITS:
     raise ValueError(f'{size=}, {parties=}, {bits=}: must be >= 0, >= 1, 1..20')
   shares = np.zeros(size, np.int64)
   cells = bits + _LONG + 1

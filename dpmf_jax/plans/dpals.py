@@ -9,9 +9,12 @@ from dataclasses import dataclass, replace
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
 from dpmf_jax.accounting.events import checked_count
+from dpmf_jax.accounting.rounding import (
+  MAX_STD,
+  least_spacing,
+  user_term_bound,
+)
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP
-from dpmf_jax.kernels import user_sums
-from dpmf_jax.mechanisms import noise
 from dpmf_jax.plans import assumptions
 from dpmf_jax.plans.choice import rank_for
 from dpmf_jax.plans.settings import require, scale_check
@@ -176,14 +179,14 @@ def noise_std(config: DPALSConfig, rank: int) -> float:
 
 def lattice_unit(config: DPALSConfig, num_users: int, rank: int) -> float:
   """What terms are cut to: sums and noise fit into integers."""
-  largest = user_sums.term_bound(
+  largest = user_term_bound(
     config.label_bound * config.star,
     config.count_scale * config.star,
     config.vector_share,
   )
-  unit = user_sums.least_unit(num_users, largest)
+  unit = least_spacing(num_users, largest)
   std = noise_std(config, rank)
-  return max(unit, math.ldexp(2.0, math.frexp(std / noise.MOST_UNITS)[1]))
+  return max(unit, math.ldexp(2.0, math.frexp(std / MAX_STD)[1]))
 
 
 def check_tails(config: DPALSConfig, num_items: int, rank: int) -> None:

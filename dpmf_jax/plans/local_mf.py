@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 
 from dpmf_jax import accounting
-from dpmf_jax.accounting import tails
+from dpmf_jax.accounting import records, tails
 from dpmf_jax.accounting.events import checked_count
+from dpmf_jax.accounting.rounding import MAX_STD
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP
-from dpmf_jax.mechanisms import noise, records
 from dpmf_jax.plans import assumptions
 from dpmf_jax.plans.settings import require, scale_check
 from dpmf_jax.types import Guarantee, Relation, Tails, Unit
@@ -61,7 +61,7 @@ class LocalMFConfig:
   epsilon: float
   delta: float = 0.0
   levels: tuple[float, ...] | None = None
-  rounding: records.Rounding = 'nearest'
+  rounding: Literal['nearest', 'stochastic'] = 'nearest'
   rank: int = 8
   clip_norm: float = 6.0
   count_scale: float = 0.5
@@ -84,7 +84,7 @@ class LocalMFConfig:
         'vector_ridge',
       )
     }
-    most = records.MOST_EPSILON
+    most = records.MAX_EPSILON
     require(
       self,
       variant=(self.variant == 'sound', "'sound'"),
@@ -110,13 +110,13 @@ class LocalMFConfig:
     low, high = self.scale
     levels = self.answer_levels
     if not (
-      1 <= len(levels) <= records.MOST_LEVELS
+      1 <= len(levels) <= records.MAX_LEVELS
       and all(a < b for a, b in itertools.pairwise(levels))
       and low <= levels[0]
       and levels[-1] <= high
     ):
       raise ValueError(
-        f'levels={self.levels!r} must be 1 to {records.MOST_LEVELS} ratings '
+        f'levels={self.levels!r} must be 1 to {records.MAX_LEVELS} ratings '
         f'of {self.scale!r}, ascending'
       )
     if self.count_steps < 1:
@@ -199,7 +199,7 @@ def weight_bits(config: LocalMFConfig, num_users: int) -> int:
   largest = max(records.GRID, config.count_steps)
   room = math.floor(math.log2(2**30 / (largest * num_users)))
   spread = noise_multiplier(config) * config.clip_steps
-  bits = min(MOST_BITS, room, math.floor(math.log2(noise.MOST_UNITS / spread)))
+  bits = min(MOST_BITS, room, math.floor(math.log2(MAX_STD / spread)))
   if bits < 1:
     raise ValueError(
       f'{num_users} users with noise of {spread:.3g} steps do not fit into '

@@ -11,9 +11,8 @@ import numpy as np
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
 from dpmf_jax.accounting.events import checked_count
-from dpmf_jax.accounting.sensitivity import ROUNDED_UP
-from dpmf_jax.kernels import huber, normal
-from dpmf_jax.mechanisms import laplace
+from dpmf_jax.accounting.rounding import HUBER_BITS, HUBER_ERROR, PRODUCT_BITS
+from dpmf_jax.accounting.sensitivity import ROUNDED_UP, equation_sensitivities
 from dpmf_jax.plans import assumptions
 from dpmf_jax.plans.settings import (
   check_least_delta,
@@ -110,7 +109,7 @@ class ObjectivePMFConfig:
       feature_share=(0 <= self.feature_share < 1, 'in [0, 1)'),
       count_scale=(0 < self.count_scale < np.inf, 'positive and finite'),
       prior_variance=(0 < self.prior_variance < np.inf, 'positive and finite'),
-      shift=(0 <= self.shift <= normal.PRODUCT_BITS, 'in 0..18'),
+      shift=(0 <= self.shift <= PRODUCT_BITS, 'in 0..18'),
       bias_ridge=(0 < self.bias_ridge < np.inf, 'positive and finite'),
       vector_ridge=(0 < self.vector_ridge < np.inf, 'positive and finite'),
     )
@@ -185,7 +184,7 @@ def sensitivity(config: ObjectivePMFConfig, rank: int) -> float:
   With 'replace' only b moves, as who rated what is public, and so are the
   features.
   """
-  bounds = normal.sensitivities(
+  bounds = equation_sensitivities(
     rank=rank,
     clip_norm=1.0,
     label_bound=config.label_bound,
@@ -236,10 +235,10 @@ def huber_parts(config: ObjectivePMFConfig) -> Huber:
   cover_epsilon = _COVER_SHARE * epsilon
   noise = bound / (epsilon - cover_epsilon - math.log1p(1 / ridge))
   noise *= ROUNDED_UP
-  farthest = label + laplace.MOST * noise / ridge
-  error = huber.ERROR * (ridge * farthest + laplace.MOST * noise)
-  error += laplace.ERROR * (1 + laplace.MOST) * noise
-  tolerance = label * 2.0**-huber.BITS + error / ridge
+  farthest = label + tails.LAPLACE_END * noise / ridge
+  error = HUBER_ERROR * (ridge * farthest + tails.LAPLACE_END * noise)
+  error += tails.LAPLACE_ERROR * (1 + tails.LAPLACE_END) * noise
+  tolerance = label * 2.0**-HUBER_BITS + error / ridge
   return Huber(
     noise=noise,
     ridge=ridge,

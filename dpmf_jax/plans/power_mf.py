@@ -10,8 +10,8 @@ import numpy as np
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
 from dpmf_jax.accounting.events import checked_count
-from dpmf_jax.accounting.sensitivity import ROUNDED_UP
-from dpmf_jax.kernels import normal
+from dpmf_jax.accounting.rounding import PRODUCT_BITS
+from dpmf_jax.accounting.sensitivity import ROUNDED_UP, equation_sensitivities
 from dpmf_jax.plans import assumptions
 from dpmf_jax.plans.settings import (
   check_least_delta,
@@ -120,7 +120,7 @@ class PowerMFConfig:
       user_quantile=(0 <= self.user_quantile <= 1, 'in [0, 1]'),
       item_quantile=(0 <= self.item_quantile <= 1, 'in [0, 1]'),
       gauge_power=(0 <= self.gauge_power <= 0.5, 'in [0, 1/2]'),
-      shift=(0 <= self.shift <= normal.PRODUCT_BITS, 'in 0..18'),
+      shift=(0 <= self.shift <= PRODUCT_BITS, 'in 0..18'),
       lattice_bits=(4 <= self.lattice_bits <= 18, 'in 4..18'),
       **{
         field: (0 < getattr(self, field) < np.inf, 'positive and finite')
@@ -197,7 +197,7 @@ def multipliers(config: PowerMFConfig) -> tuple[float, ...]:
 
 def pair_sensitivity(config: PowerMFConfig) -> float:
   """How far one rating moves (count_scale * count, sum) of its row, in L2."""
-  return normal.sensitivities(
+  return equation_sensitivities(
     rank=1,
     clip_norm=1.0,
     label_bound=LABEL_BOUND,

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from dpmf_jax import accounting
+from dpmf_jax.plans.langevin import LangevinSettings
 from dpmf_jax.plans.settings import require
-from dpmf_jax.systems.sdcf.sgld import LangevinSettings
 from dpmf_jax.types import Guarantee
 
 

@@ -9,7 +9,11 @@ import numpy as np
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting.events import checked_count
-from dpmf_jax.mechanisms import shares
+from dpmf_jax.accounting.shares import (
+  MAX_SHARE_BITS,
+  largest_move,
+  move_epsilon,
+)
 from dpmf_jax.plans import assumptions
 from dpmf_jax.plans.settings import (
   relation_check,
@@ -115,8 +119,8 @@ class UntrustedPMFConfig:
       residual_bound=(0 < self.residual_bound < np.inf, positive),
       count_scale=(0 < self.count_scale < np.inf, positive),
       noise_bits=(
-        1 <= self.noise_bits <= shares.MOST_BITS,
-        f'in 1..{shares.MOST_BITS}',
+        1 <= self.noise_bits <= MAX_SHARE_BITS,
+        f'in 1..{MAX_SHARE_BITS}',
       ),
       prior_variance=(0 < self.prior_variance < np.inf, positive),
       bias_ridge=(0 < self.bias_ridge < np.inf, positive),
@@ -166,9 +170,9 @@ def units_of(config: UntrustedPMFConfig) -> Units:
 
   Privacy: 'add_remove' moves (A, b) of one item by at most count + label in
   L1 norm, and 'replace' b alone by twice label; A then has no noise. Both are
-  at most `shares.units(epsilon)`.
+  at most `largest_move(epsilon)`.
   """
-  most = shares.units(config.epsilon, config.noise_bits)
+  most = largest_move(config.epsilon, config.noise_bits)
   if config.relation == 'replace':
     label = most // 2
     count = min(label, _MOST_COUNT_UNITS)
@@ -338,7 +342,5 @@ def guarantee(
     f'geometric noise of ratio 1 - 2^-{config.noise_bits} on each, made of '
     f'shares of all users but {config.unneeded}; one rating moves {moved} of '
     f'one item by at most {moved_units(config)} units in L1 norm',
-    event=accounting.Pure(
-      shares.epsilon_of_units(moved_units(config), config.noise_bits)
-    ),
+    event=accounting.Pure(move_epsilon(moved_units(config), config.noise_bits)),
   )

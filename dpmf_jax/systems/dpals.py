@@ -22,6 +22,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dpmf_jax.accounting.rounding import dither_bits, rounded_up
 from dpmf_jax.kernels import user_sums
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.mechanisms import noise
@@ -97,9 +98,9 @@ def hyper_of(config: DPALSConfig, num_users: int, rank: int) -> Hyper:
   number = lambda field: jnp.float32(getattr(config, field))
   star = jnp.float32(config.star)
   return Hyper(
-    noise=jnp.asarray(noise.rounded_up(std)),
+    noise=jnp.asarray(rounded_up(std)),
     unit=jnp.float32(unit),
-    dither=jnp.int32(noise.dither_bits(std, unit)),
+    dither=jnp.int32(dither_bits(std, unit)),
     star=star,
     center=jnp.float32(config.center),
     low=jnp.float32(config.scale[0]),

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.stats import norm
 
-from dpmf_jax.kernels.user_sums import MOST_WEIGHT
+from dpmf_jax.accounting.rounding import MAX_ITEM_WEIGHT
 from dpmf_jax.mechanisms.clipping import clip_rows
 
 # Of ratings in stars, a quarter of the scale's width; from MovieLens.
@@ -112,7 +112,7 @@ def updated(
     vector = clip_rows(vector, MOST_NORM * star)
   weight = (count / jnp.mean(count) + _LEAST) ** -adaptivity
   typical = jnp.sum(count * jnp.square(weight)) / jnp.sum(count)
-  weight = jnp.minimum(weight / jnp.sqrt(typical), MOST_WEIGHT)
+  weight = jnp.minimum(weight / jnp.sqrt(typical), MAX_ITEM_WEIGHT)
   return Items(mean, count, weight, vector, sums)
 
 

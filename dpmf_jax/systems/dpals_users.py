@@ -13,6 +13,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from dpmf_jax.accounting.rounding import least_shift
 from dpmf_jax.kernels import normal
 from dpmf_jax.kernels.slices import take
 from dpmf_jax.mechanisms.clipping import SLACK
@@ -59,7 +60,7 @@ def exact_fit(
     label,
     clip_norm=1.05 * math.hypot(1.0, most_norm),
     label_bound=most_label,
-    shift=normal.least_shift(factors.shape[0], slots),
+    shift=least_shift(factors.shape[0], slots),
   )
   rank = vector.shape[1]
   entry = iter(counts.matrix.T.astype(jnp.float32) * counts.matrix_unit)

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from dpmf_jax.accounting.rounding import PRODUCT_BITS, dither_bits, rounded_up
 from dpmf_jax.kernels import lattice
 from dpmf_jax.kernels.gradients import gradients
 from dpmf_jax.mechanisms import noise
@@ -210,14 +211,14 @@ def gaussian_mf(config: GaussianMFConfig) -> System:
       clip_norm=jnp.float32(config.clip_norm),
       residual_bound=jnp.float32(config.residual_bound or np.inf),
       unit=jnp.float32(unit),
-      shift=jnp.int32(lattice.PRODUCT_BITS - config.lattice_bits),
+      shift=jnp.int32(PRODUCT_BITS - config.lattice_bits),
       low=jnp.float32(low),
       high=jnp.float32(high),
       offset=jnp.float32(config.center),
-      user_noise=jnp.asarray(noise.rounded_up(user_noise)),
-      item_noise=jnp.asarray(noise.rounded_up(item_noise)),
-      user_dither=jnp.int32(noise.dither_bits(user_noise, unit)),
-      item_dither=jnp.int32(noise.dither_bits(item_noise, unit)),
+      user_noise=jnp.asarray(rounded_up(user_noise)),
+      item_noise=jnp.asarray(rounded_up(item_noise)),
+      user_dither=jnp.int32(dither_bits(user_noise, unit)),
+      item_dither=jnp.int32(dither_bits(item_noise, unit)),
     )
     return State(factors, opt_state, hyper)
 

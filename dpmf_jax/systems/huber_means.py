@@ -17,6 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmf_jax.accounting.rounding import (
+  HUBER_BITS,
+  MAX_STD,
+  dither_bits,
+  rounded_up,
+)
+from dpmf_jax.accounting.tails import LAPLACE_END
 from dpmf_jax.kernels import huber
 from dpmf_jax.mechanisms import laplace, noise
 from dpmf_jax.plans.objective_pmf import ObjectivePMFConfig, huber_parts
@@ -41,22 +48,22 @@ class Hyper(NamedTuple):
 
 
 def hyper_of(config: ObjectivePMFConfig) -> Hyper:
-  parts, unit = huber_parts(config), config.label_bound * 2.0**-huber.BITS
-  if laplace.MOST * parts.noise / parts.ridge > huber.MOST_PLACE / 4 * unit:
+  parts, unit = huber_parts(config), config.label_bound * 2.0**-HUBER_BITS
+  if LAPLACE_END * parts.noise / parts.ridge > huber.MOST_PLACE / 4 * unit:
     raise ValueError(
       f'epsilon={config.epsilon} needs noise of scale {parts.noise:.3g}, which '
       "is too large for loss='huber'"
     )
-  if parts.cover > noise.MOST_UNITS * unit:
+  if parts.cover > MAX_STD * unit:
     raise ValueError(f"epsilon={config.epsilon} is too small for loss='huber'")
   return Hyper(
-    noise=jnp.asarray(noise.rounded_up(parts.noise)),
-    ridge=jnp.asarray(noise.rounded_up(parts.ridge)),
-    cover=jnp.asarray(noise.rounded_up(parts.cover)),
+    noise=jnp.asarray(rounded_up(parts.noise)),
+    ridge=jnp.asarray(rounded_up(parts.ridge)),
+    cover=jnp.asarray(rounded_up(parts.cover)),
     # Down: the gradient's sensitivity is what the noise was made for.
     bound=jnp.int32(np.floor(config.knee / unit)),
     unit=jnp.float32(unit),
-    dither=jnp.int32(noise.dither_bits(parts.cover, unit)),
+    dither=jnp.int32(dither_bits(parts.cover, unit)),
     center=jnp.float32(config.center),
     bias_ridge=jnp.float32(config.bias_ridge),
     vector_ridge=jnp.float32(config.vector_ridge),
@@ -87,7 +94,7 @@ def huber_step(
   noise_key, cover_key = jax.random.split(key)
   # A label is a function of its own rating, counted in 2^-9 of the bound on
   # labels; q is counted in 2^-9 of that.
-  finer = 2.0 ** (huber.BITS - _LABEL_BITS)
+  finer = 2.0 ** (HUBER_BITS - _LABEL_BITS)
   label = jnp.round((rows.value - hyper.center) / (hyper.unit * finer))
   label = jnp.clip(label, -(2**_LABEL_BITS), 2**_LABEL_BITS)
   label = jnp.where(jnp.isnan(label), 0.0, label) * finer

@@ -22,6 +22,7 @@ from dpmf_jax.kernels.gradients import gradients
 from dpmf_jax.mechanisms.noise import coarse_normal
 from dpmf_jax.mechanisms.sampling import cell_words
 from dpmf_jax.plans import assumptions
+from dpmf_jax.plans.langevin import Average, LangevinSettings
 from dpmf_jax.plans.settings import no_guarantee, require
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems.sdcf import sgld
@@ -29,7 +30,7 @@ from dpmf_jax.types import Factors, Guarantee, Release, System
 
 
 @dataclass(frozen=True, kw_only=True)
-class LangevinConfig(sgld.LangevinSettings):
+class LangevinConfig(LangevinSettings):
   """Public facts about a run; nothing here may be computed from ratings.
 
   Attributes:
@@ -90,7 +91,7 @@ def perturbed(
 
 
 @functools.cache
-def _step(optimizer: optax.GradientTransformation, average: sgld.Average):
+def _step(optimizer: optax.GradientTransformation, average: Average):
   """The step function; one object for equal arguments, see `System.step`."""
 
   def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:

@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from dpmf_jax.accounting.records import GRID
+from dpmf_jax.accounting.rounding import dither_bits, rounded_up
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.kernels.slices import Chunk, sum_over_slices
 from dpmf_jax.mechanisms import noise, records
@@ -29,7 +31,7 @@ from dpmf_jax.systems.local_mf_server import server_apply
 from dpmf_jax.types import Factors, Fit, Release, System
 
 _CLIENTS = 64  # simulated at a time
-_CENTER_STEP = records.GRID * 5 // 8  # `LocalMFConfig.center` on the grid
+_CENTER_STEP = GRID * 5 // 8  # `LocalMFConfig.center` on the grid
 
 client_answers = records.answers
 
@@ -144,7 +146,7 @@ def summed_contributions(data: Data, hyper: UserHyper) -> Array:
 
 def released_means(sums: Array, hyper: UserHyper) -> Array:
   """Item means [I] in stars, shrunk by the noise that the sums [I, 2] have."""
-  unit = 4.0 / records.GRID / hyper.weight  # stars
+  unit = 4.0 / GRID / hyper.weight  # stars
   deviation = hyper.noise * unit
   number = sums[:, 0] / (hyper.counted * hyper.weight).astype(jnp.float32)
   number = jnp.maximum(number, 0.0)
@@ -334,6 +336,6 @@ def _user_hyper(
     clip=jnp.float32(config.clip_steps),
     counted=jnp.int32(config.count_steps),
     weight=jnp.int32(weight),
-    noise=jnp.asarray(noise.rounded_up(deviation)),
-    dither=jnp.int32(noise.dither_bits(deviation, 1.0)),
+    noise=jnp.asarray(rounded_up(deviation)),
+    dither=jnp.int32(dither_bits(deviation, 1.0)),
   )

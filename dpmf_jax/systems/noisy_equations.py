@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from dpmf_jax.accounting.rounding import MAX_STD, PRODUCT_BITS, dither_bits
 from dpmf_jax.kernels import normal
 from dpmf_jax.kernels.regression import ridge_fit
 from dpmf_jax.mechanisms import laplace, noise
@@ -98,8 +99,8 @@ def user_rows(features: jax.Array) -> jax.Array:
 def hyper_of(config: ObjectivePMFConfig, rank: int) -> Hyper:
   """The traced settings for features of that rank."""
   scale, bound = noise_scale(config, rank), config.label_bound
-  unit = 2.0 ** (config.shift - normal.PRODUCT_BITS)
-  if max(scale / config.count_scale, scale / bound) > noise.MOST_UNITS * unit:
+  unit = 2.0 ** (config.shift - PRODUCT_BITS)
+  if max(scale / config.count_scale, scale / bound) > MAX_STD * unit:
     raise ValueError(
       f'noise of scale {scale:.3g} is too large for shift={config.shift}: use '
       'a larger shift or epsilon'
@@ -108,8 +109,8 @@ def hyper_of(config: ObjectivePMFConfig, rank: int) -> Hyper:
   if rank > MOST_RANK:
     raise ValueError(f'features of rank {rank} must have at most {MOST_RANK}')
   bits = (
-    noise.dither_bits(scale / config.count_scale, unit),
-    noise.dither_bits(scale, unit * bound),
+    dither_bits(scale / config.count_scale, unit),
+    dither_bits(scale, unit * bound),
   )
   return Hyper(
     noise=jnp.float32(scale),
@@ -129,7 +130,7 @@ def equations_step(relation: Relation, shift: int):
   """The one step; one object for equal arguments.
 
   Privacy: see the module. `lattice_equations` are exact sums of terms of one
-  rating each, of which `normal.sensitivities` bounds the norm; off the
+  rating each, of which `equation_sensitivities` bounds the norm; off the
   diagonal an entry of A stands for two, so its noise is sqrt(1/2) as large.
   All the rest, down to the item factors, is computed from noisy sums and from
   what is public.

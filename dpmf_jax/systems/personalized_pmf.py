@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpmf_jax import accounting
-from dpmf_jax.kernels import normal
+from dpmf_jax.accounting.rounding import WEIGHT_BITS, shift_rounding
 from dpmf_jax.mechanisms import sampling
 from dpmf_jax.plans import objective_pmf as objective
 from dpmf_jax.plans.settings import require
@@ -111,11 +111,11 @@ def accounted_epsilons(
   """
   level = jnp.asarray(rounded_down(np.asarray(epsilons, np.float64)))
   if config.method == 'weights':
-    added = rank * normal.rounding(config.shift)
+    added = rank * shift_rounding(config.shift)
     weight = np.asarray(_weights(config, level, rank), np.float64)
     # As `normal.lattice_equations` rounds it.
-    weight = np.floor(np.ldexp(weight, normal.WEIGHT_BITS))
-    weight = np.ldexp(weight, -normal.WEIGHT_BITS)
+    weight = np.floor(np.ldexp(weight, WEIGHT_BITS))
+    weight = np.ldexp(weight, -WEIGHT_BITS)
     share = np.where(weight > 0, (weight + added) / (1 + added), 0.0)
     return config.epsilon * share
   chance = sampling.probabilities(level, config.epsilon)
@@ -166,7 +166,7 @@ def _weights(
 ) -> jax.Array:
   """Of ratings, for method='weights'."""
   # An entry of A or b moves by this much more; A has D^2 of them.
-  added = rank * normal.rounding(config.shift)
+  added = rank * shift_rounding(config.shift)
   return sampling.weights(level, config.epsilon, added)
 
 

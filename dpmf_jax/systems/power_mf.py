@@ -29,6 +29,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmf_jax.accounting.rounding import (
+  MAX_STD,
+  PRODUCT_BITS,
+  dither_bits,
+  rounded_up,
+)
 from dpmf_jax.kernels import lattice, normal
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.kernels.slices import take
@@ -362,10 +368,10 @@ def power_mf(config: PowerMFConfig) -> System:
 def _hyper(config: PowerMFConfig) -> Hyper:
   scales = settings.noise_scales(config)
   unit = settings.lattice_unit(config)
-  small = 2.0 ** (config.shift - normal.PRODUCT_BITS)
+  small = 2.0 ** (config.shift - PRODUCT_BITS)
   sums = small * settings.LABEL_BOUND
   largest = max(scales[:2]) / min(config.count_scale * small, sums)
-  if largest > noise.MOST_UNITS:
+  if largest > MAX_STD:
     raise ValueError(
       f'noise of scale {max(scales[:2]):.3g} is too large for '
       f'shift={config.shift}: use a larger shift or epsilon'
@@ -373,11 +379,11 @@ def _hyper(config: PowerMFConfig) -> Hyper:
   # No step beyond the last, were there one, is without noise.
   padded = lambda values: [*values, *[values[-1]] * (_STEPS - len(values))]
   dither = [
-    noise.dither_bits(scale, sums if place < 2 else unit)
+    dither_bits(scale, sums if place < 2 else unit)
     for place, scale in enumerate(scales)
   ]
   count_dither = [
-    noise.dither_bits(scale / config.count_scale, small) for scale in scales[:2]
+    dither_bits(scale / config.count_scale, small) for scale in scales[:2]
   ]
   numbers = {
     name: jnp.float32(getattr(config, name))
@@ -388,14 +394,14 @@ def _hyper(config: PowerMFConfig) -> Hyper:
   return Hyper(
     **numbers
     | {
-      'noise': jnp.asarray([noise.rounded_up(s) for s in padded(scales)]),
+      'noise': jnp.asarray([rounded_up(s) for s in padded(scales)]),
       'dither': jnp.asarray(padded(dither), jnp.int32),
       'count_dither': jnp.asarray(padded(count_dither), jnp.int32),
       'low': jnp.float32(low),
       'high': jnp.float32(high),
       'unit': jnp.float32(config.unit),
       'lattice_unit': jnp.float32(unit),
-      'lattice_shift': jnp.int32(lattice.PRODUCT_BITS - config.lattice_bits),
+      'lattice_shift': jnp.int32(PRODUCT_BITS - config.lattice_bits),
       'full_steps': jnp.int32(2 + 2 * config.full_rounds),
     }
   )

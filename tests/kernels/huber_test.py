@@ -11,8 +11,9 @@ import scipy.stats
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
+from dpmf_jax.accounting.rounding import HUBER_BITS, HUBER_ERROR
+from dpmf_jax.accounting.tails import LAPLACE_END, LAPLACE_ERROR
 from dpmf_jax.kernels import huber
-from dpmf_jax.mechanisms import laplace
 from dpmf_jax.plans.objective_pmf import ObjectivePMFConfig, huber_parts
 from dpmf_jax.ratings.table import from_arrays
 from dpmf_jax.rows import device_mesh, put_rows, rows, training_data
@@ -21,7 +22,7 @@ from dpmf_jax.systems.objective_pmf import objective_pmf
 from dpmf_jax.training import fit
 
 SCALE = (1.0, 5.0)
-FINER = 2 ** (huber.BITS - 9)
+FINER = 2 ** (HUBER_BITS - 9)
 
 
 def config_of(**fields):
@@ -47,7 +48,7 @@ def exact_minimum(labels, bound, slope, push):
   gradient = lambda q: (
     slope * q + push - np.clip(labels - q, -bound, bound).sum()
   )
-  reach = 2**huber.BITS + abs(push) / slope + 1
+  reach = 2**HUBER_BITS + abs(push) / slope + 1
   return scipy.optimize.brentq(gradient, -reach, reach, xtol=1e-9, rtol=1e-15)
 
 
@@ -63,7 +64,7 @@ def test_what_is_found_is_within_its_bound_of_the_minimum(slope, bound):
   rows = training_data(ratings).by_item
   push = rng.laplace(size=rows.num_rows) * 3e6
   push = push.astype(np.float32)
-  limit = np.int32(bound / 2 * 2**huber.BITS)
+  limit = np.int32(bound / 2 * 2**HUBER_BITS)
   found = huber.balance(
     rows,
     labels_of(rows),
@@ -73,9 +74,9 @@ def test_what_is_found_is_within_its_bound_of_the_minimum(slope, bound):
   )
   for item in range(rows.num_rows):
     mine = ratings.value[ratings.item == item].astype(np.float64)
-    labels = (mine - 3) / 2 * 2**huber.BITS
+    labels = (mine - 3) / 2 * 2**HUBER_BITS
     want = exact_minimum(labels, limit, slope, float(push[item]))
-    error = huber.ERROR * (slope * abs(want) + abs(push[item])) / slope
+    error = HUBER_ERROR * (slope * abs(want) + abs(push[item])) / slope
     assert abs(int(found[item]) - want) <= 1 + error
 
 
@@ -92,7 +93,7 @@ def test_the_error_is_more_than_float32_makes_of_a_far_minimum(slope):
   exact = -push.astype(np.float64) / np.float64(slope)
   off = (np.abs(np.asarray(found) - exact)[1:] - 1) / np.abs(2 * exact)[1:]
   # A quarter of what is allowed for, which other processors may need.
-  assert 2.0**-26 < off.max() < huber.ERROR / 4
+  assert 2.0**-26 < off.max() < HUBER_ERROR / 4
 
 
 @pytest.mark.parametrize('bound', [0.3, 1.0, 4.0])
@@ -253,10 +254,10 @@ def test_the_tolerance_is_all_that_its_parts_allow_themselves(epsilon):
   """That is `huber.balance` at the farthest minimum, and `laplace` there."""
   config = config_of(epsilon=epsilon)
   parts, label = huber_parts(config), config.label_bound
-  most = laplace.MOST * parts.noise
+  most = LAPLACE_END * parts.noise
   line = parts.ridge * (label + most / parts.ridge) + most
-  errors = huber.ERROR * line + laplace.ERROR * (1 + laplace.MOST) * parts.noise
-  allowed = label * 2.0**-huber.BITS + errors / parts.ridge
+  errors = HUBER_ERROR * line + LAPLACE_ERROR * (1 + LAPLACE_END) * parts.noise
+  allowed = label * 2.0**-HUBER_BITS + errors / parts.ridge
   assert parts.tolerance >= allowed * (1 - 1e-12)
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpmf_jax.accounting.rounding import PRODUCT_BITS
 from dpmf_jax.kernels import lattice
 from dpmf_jax.mechanisms.clipping import SLACK
 from dpmf_jax.ratings.table import from_arrays
@@ -38,7 +39,7 @@ def gradients(
       low=jnp.float32(scale[0]),
       high=jnp.float32(scale[1]),
       residual_bound=jnp.float32(bound),
-      shift=jnp.int32(lattice.PRODUCT_BITS - bits),
+      shift=jnp.int32(PRODUCT_BITS - bits),
       **options,
     )
   )(data, factors)
@@ -128,7 +129,7 @@ def test_sums_do_not_depend_on_layout_devices_or_splitting(
 ):
   factors = random_factors(small_ratings)
   data = training_data(small_ratings)
-  options = {'bound': bound, 'bits': lattice.PRODUCT_BITS}
+  options = {'bound': bound, 'bits': PRODUCT_BITS}
   first = gradients(data, factors, **options)
   mesh = device_mesh(2)
   others = [
@@ -150,8 +151,8 @@ def test_sums_do_not_depend_on_layout_devices_or_splitting(
 def test_dropped_bits_round_the_exact_sum(small_ratings, bits):
   factors = random_factors(small_ratings)
   data = training_data(small_ratings)
-  exact = gradients(data, factors, bits=lattice.PRODUCT_BITS)
-  shift = 2.0 ** (lattice.PRODUCT_BITS - bits)
+  exact = gradients(data, factors, bits=PRODUCT_BITS)
+  shift = 2.0 ** (PRODUCT_BITS - bits)
   for narrow in (1, 10**6):
     found = gradients(data, factors, bits=bits, narrow=narrow)
     for a, b in zip(found, exact, strict=True):
@@ -169,7 +170,7 @@ def test_a_product_does_not_depend_on_its_slot(rank):
   everything = from_arrays(
     np.zeros(200, int), np.arange(200), np.full(200, 2.0), scale=(1, 5)
   )
-  bits = lattice.PRODUCT_BITS
+  bits = PRODUCT_BITS
   first = training_data(everything.take(np.arange(1)))
   one = np.asarray(gradients(first, factors, bits=bits).user)
   for count in (2, 31, 32, 33, 64, 65, 200):

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from dpmf_jax import rows as layouts
+from dpmf_jax.accounting.rounding import PRODUCT_BITS, least_shift
+from dpmf_jax.accounting.sensitivity import equation_sensitivities
 from dpmf_jax.kernels import normal
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.ratings.table import from_arrays
@@ -223,7 +225,7 @@ def test_a_rating_moves_its_row_by_at_most_the_bound(special, weighted, shift):
   whole = sums(ratings, weights)
   largest = np.zeros(2)
   for name, place in cases(ratings, np.asarray(factors)).items():
-    bound = normal.sensitivities(
+    bound = equation_sensitivities(
       rank=RANK,
       clip_norm=CLIP,
       label_bound=BOUND,
@@ -270,7 +272,7 @@ def test_the_sharpest_rating_comes_close_to_every_bound(rank):
   found = counts(by_item(ratings), jnp.full((1, rank), 10.0))
   zero = jax.tree.map(jnp.zeros_like, found)
   matrix, vector = moved(found, zero)
-  bound = normal.sensitivities(rank=rank, clip_norm=CLIP, label_bound=BOUND)
+  bound = equation_sensitivities(rank=rank, clip_norm=CLIP, label_bound=BOUND)
   assert 0.97 * bound.matrix < matrix[0] <= bound.matrix
   assert 0.97 * bound.vector < vector[0] <= bound.vector
   assert math.hypot(matrix[0], vector[0]) <= bound.pair
@@ -300,7 +302,7 @@ def test_terms_never_exceed_the_bounds(rank):
 
 def test_a_long_row_moves_by_one_term_exactly():
   # 20,000 ratings: sums of up to 2^32 products' units, which are split.
-  users, shift = 20_000, normal.least_shift(20_000, 32)
+  users, shift = 20_000, least_shift(20_000, 32)
   assert shift == 3
   value = np.where(np.arange(users) % 3 == 0, 1.0, 5.0)
   ratings = from_arrays(
@@ -495,29 +497,29 @@ def test_wrong_shapes_and_numbers_are_refused(small_ratings):
   for wrong in ({'weight': 0.0}, {'weight': 1.1}, {'rank': 0}):
     numbers = {'rank': 2, 'clip_norm': 1.0, 'label_bound': 1.0} | wrong
     with pytest.raises(ValueError, match=f'{next(iter(wrong))}='):
-      normal.sensitivities(**numbers)
+      equation_sensitivities(**numbers)
 
 
 def test_shifts_keep_sums_in_range():
-  assert normal.least_shift(1, 32) == normal.least_shift(4096, 32) == 0
-  assert normal.least_shift(4097, 32) == 1
-  assert normal.least_shift(480_189, 32) == 7  # Netflix
+  assert least_shift(1, 32) == least_shift(4096, 32) == 0
+  assert least_shift(4097, 32) == 1
+  assert least_shift(480_189, 32) == 7  # Netflix
   for longest in (4096, 6040, 480_189, 2**23):
-    shift = normal.least_shift(longest, 32)
-    assert longest * 2 ** (normal.PRODUCT_BITS - shift) <= 2**30
+    shift = least_shift(longest, 32)
+    assert longest * 2 ** (PRODUCT_BITS - shift) <= 2**30
   with pytest.raises(ValueError, match='overflow int32'):
-    normal.least_shift(2**26, 32)
+    least_shift(2**26, 32)
 
 
 def test_sensitivities_grow_with_weight_shift_and_scale():
   numbers = {'rank': 20, 'clip_norm': 2.0, 'label_bound': 3.0}
-  plain = normal.sensitivities(**numbers)
+  plain = equation_sensitivities(**numbers)
   assert plain == (4.0, 6.0, math.hypot(4.0, 6.0), 12.0)
-  half = normal.sensitivities(**numbers, weight=0.5)
+  half = equation_sensitivities(**numbers, weight=0.5)
   np.testing.assert_allclose(half, np.array(plain) / 2)
-  rounded = normal.sensitivities(**numbers, shift=8)
+  rounded = equation_sensitivities(**numbers, shift=8)
   rough = 2.0**-10 * np.array([4 * 20, 6 * math.sqrt(20)])
   np.testing.assert_allclose(rounded[:2], plain[:2] + rough, rtol=1e-6)
   assert rounded.relabeled < 2 * rounded.vector
-  scaled = normal.sensitivities(**numbers, matrix_scale=3.0)
+  scaled = equation_sensitivities(**numbers, matrix_scale=3.0)
   assert scaled.pair == math.hypot(12.0, 6.0)

@@ -11,14 +11,13 @@ import pytest
 import scipy.stats
 from independence import assert_independent
 
-from dpmf_jax.accounting.tails import LAPLACE_REACH
+from dpmf_jax.accounting.rounding import dither_bits
+from dpmf_jax.accounting.tails import LAPLACE_END, LAPLACE_ERROR, LAPLACE_REACH
 from dpmf_jax.mechanisms.laplace import (
-  ERROR,
-  MOST,
   l2_laplace,
   laplace,
 )
-from dpmf_jax.mechanisms.noise import add_on_lattice, dither_bits
+from dpmf_jax.mechanisms.noise import add_on_lattice
 from dpmf_jax.rows import device_mesh
 
 ROWS = 40_000
@@ -92,10 +91,10 @@ def test_laplace_is_near_the_exact_value_for_its_bits():
   uniform = words[0] * 2.0**-32 + words[1] * 2.0**-64 + words[2] * 2.0**-96
   exact = -np.log(uniform)
   # A quarter of what is allowed for, which other processors may need.
-  assert (np.abs(found - exact) <= ERROR / 4 * (1 + exact)).all()
+  assert (np.abs(found - exact) <= LAPLACE_ERROR / 4 * (1 + exact)).all()
   # The largest there is, and what one step of the bits is at LAPLACE_REACH.
-  assert -np.log(np.float32(0.5 * 2.0**-96)) < MOST
-  assert 2.0**-97 / np.exp(-LAPLACE_REACH) < ERROR / 8
+  assert -np.log(np.float32(0.5 * 2.0**-96)) < LAPLACE_END
+  assert 2.0**-97 / np.exp(-LAPLACE_REACH) < LAPLACE_ERROR / 8
 
 
 @pytest.mark.parametrize('place', [0, 1, 2])
@@ -114,7 +113,7 @@ def test_sizes_have_96_bits(monkeypatch, place):
   found = np.abs(laplace(jax.random.key(0), (20_000,)).normal)
   whole = [int(a) << 64 | int(b) << 32 | int(c) for a, b, c in words[:3].T]
   exact = 96 * np.log(2) - np.log(np.array(whole, float) + 0.5)
-  assert (np.abs(found - exact) <= ERROR / 4 * (1 + exact)).all()
+  assert (np.abs(found - exact) <= LAPLACE_ERROR / 4 * (1 + exact)).all()
   assert place < 2 or exact.max() > LAPLACE_REACH
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from dpmf_jax.accounting.records import COINS, lie_coins, true_epsilon
 from dpmf_jax.mechanisms import records
 from dpmf_jax.rows import training_data
 
@@ -29,8 +30,8 @@ def law(response, content):
   By counting coins, from what `records.answers` does with them.
   """
   categories = int(response.categories)
-  lie = Fraction(int(response.lie), records.COINS)
-  up = Fraction(int(response.up[content]), records.COINS)
+  lie = Fraction(int(response.lie), COINS)
+  up = Fraction(int(response.up[content]), COINS)
   lower = int(response.lower[content])
   chances = [lie] * categories
   truth = 1 - (categories - 1) * lie
@@ -58,18 +59,18 @@ def test_no_two_contents_are_further_apart_than_epsilon(make, epsilon):
   # And not much less: the coins are not wasted.
   if epsilon < 8:
     assert math.log(most) > epsilon - 1e-6 - 1e-5 * epsilon
-  bound = records.true_epsilon(int(response.lie), int(response.categories))
+  bound = true_epsilon(int(response.lie), int(response.categories))
   assert math.log(most) <= bound <= epsilon + 1e-9
 
 
 @pytest.mark.parametrize('categories', [2, 3, 5, 6, 17])
 def test_coins_are_rounded_to_the_safe_side(categories):
   for epsilon in (1e-4, 0.3, 1.0, 2.5, 7.0, 16.0, 20.0):
-    lie = records.lie_coins(epsilon, categories)
-    truth = records.COINS - (categories - 1) * lie
+    lie = lie_coins(epsilon, categories)
+    truth = COINS - (categories - 1) * lie
     # With one coin less for a lie the odds would be too large.
     assert truth / lie <= math.exp(epsilon) * (1 + 1e-15)
-    less = (records.COINS - (categories - 1) * (lie - 1)) / max(lie - 1, 1e-9)
+    less = (COINS - (categories - 1) * (lie - 1)) / max(lie - 1, 1e-9)
     assert less > math.exp(epsilon) * (1 - 1e-15)
 
 
@@ -144,7 +145,7 @@ def test_estimates_are_unbiased(make):
 
 def test_answers_that_tell_nothing_are_refused():
   with pytest.raises(ValueError, match='tell nothing'):
-    records.estimates((1.0, 5.0), records.COINS // 3 + 1, center=3, unit=1.0)
+    records.estimates((1.0, 5.0), COINS // 3 + 1, center=3, unit=1.0)
 
 
 def test_profiles_hold_every_rating_and_nothing_else(small_ratings):

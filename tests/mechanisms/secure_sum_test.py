@@ -15,6 +15,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpmf_jax.accounting.shares import largest_move, move_epsilon
 from dpmf_jax.mechanisms import secure_sum, shares
 from dpmf_jax.mechanisms.secure_sum import BrokenRoundError, Report
 
@@ -342,9 +343,9 @@ def test_digits_are_drawn_from_64_bits(monkeypatch):
 @settings(max_examples=50)
 @given(st.floats(0.01, 20), st.integers(6, 20))
 def test_units_spend_epsilon_and_never_more(epsilon, bits):
-  units = shares.units(epsilon, bits)
+  units = largest_move(epsilon, bits)
   per_unit = -math.log1p(-(2.0**-bits))
-  assert units * per_unit <= shares.epsilon_of_units(units, bits) <= epsilon
+  assert units * per_unit <= move_epsilon(units, bits) <= epsilon
   assert (units + 1) * per_unit > epsilon * (1 - 1e-14)
   # A move of that many units changes no chance by more than e^epsilon.
   log_chance = lambda x: abs(x) * math.log1p(-(2.0**-bits))

@@ -11,9 +11,11 @@ import scipy.stats
 
 from dpmf_jax import accounting, certificates, training
 from dpmf_jax.accounting import tails
+from dpmf_jax.accounting.records import GRID, lie_coins
+from dpmf_jax.accounting.rounding import MAX_STD
 from dpmf_jax.certificates import wording
 from dpmf_jax.evaluation import metrics
-from dpmf_jax.mechanisms import noise, records
+from dpmf_jax.mechanisms import records
 from dpmf_jax.plans import local_mf as settings
 from dpmf_jax.plans.local_mf import LocalMFConfig
 from dpmf_jax.ratings import catalog
@@ -158,7 +160,7 @@ def test_without_lies_means_and_factors_are_those_of_the_ratings():
 def test_blocks_of_users_do_not_matter(monkeypatch):
   rng = np.random.default_rng(4)
   answers = jnp.asarray(rng.integers(0, 3, (50, 20)), jnp.uint8)
-  lie = records.lie_coins(3.0, 3)
+  lie = lie_coins(3.0, 3)
   tables = records.estimates((2.6, 4.4), lie, center=3.5, unit=1.0)
   found = []
   for block in (7, 64):
@@ -180,7 +182,7 @@ def test_factors_are_nothing_where_there_is_only_noise():
   keys = jax.random.split(jax.random.key(5), 400)
   blank = jnp.zeros(200, jnp.uint8)
   answers = jax.vmap(records.answers, (0, None, None))(keys, blank, response)
-  lie = records.lie_coins(1.0, 3)
+  lie = lie_coins(1.0, 3)
   tables = records.estimates((2.6, 4.4), lie, center=3.5, unit=1.0)
   _, factors = applied(
     jax.random.key(6), answers, tables, jnp.float32(0.3), rank=4
@@ -327,9 +329,9 @@ def test_sums_and_noise_fit_into_32_bits():
   for num_users, epsilon in ((10, 1.0), (6040, 0.1), (1_000_000, 1.0)):
     made = by_user(epsilon=epsilon)
     weight = 2 ** settings.weight_bits(made, num_users)
-    assert num_users * weight * records.GRID <= 2**30
+    assert num_users * weight * GRID <= 2**30
     deviation = settings.noise_multiplier(made) * made.clip_steps * weight
-    assert deviation <= noise.MOST_UNITS
+    assert deviation <= MAX_STD
   with pytest.raises(ValueError, match='do not fit'):
     settings.weight_bits(by_user(), 10**8)
   with pytest.raises(ValueError, match='too many'):

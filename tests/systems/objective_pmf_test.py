@@ -21,8 +21,8 @@ from equations import (
 )
 
 from dpmf_jax import accounting
+from dpmf_jax.accounting.rounding import MAX_STD
 from dpmf_jax.kernels.gradients import gradients
-from dpmf_jax.mechanisms.noise import MOST_UNITS
 from dpmf_jax.plans import objective_pmf as settings
 from dpmf_jax.plans.gaussian_mf import GaussianMFConfig
 from dpmf_jax.ratings.specification import from_fractions, with_epsilon
@@ -212,7 +212,7 @@ def test_noise_too_large_for_the_lattice_is_refused(fields):
   config = sound(**fields)
   scale = settings.noise_scale(config, 1)
   unit = 2.0 ** (config.shift - 18)
-  assert max(scale / 2, scale / config.count_scale) > MOST_UNITS * unit
+  assert max(scale / 2, scale / config.count_scale) > MAX_STD * unit
   with pytest.raises(ValueError, match=r'epsilon|shift|count_scale'):
     objective_pmf(config).init(
       jax.random.key(0), training_data(spread_ratings())

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpmf_jax import accounting, certificates
+from dpmf_jax.accounting.rounding import WEIGHT_BITS, shift_rounding
 from dpmf_jax.certificates import rendering, wording
-from dpmf_jax.kernels import normal
 from dpmf_jax.mechanisms import sampling
 from dpmf_jax.ratings import specification
 from dpmf_jax.rows import rounded_down, training_data
@@ -51,12 +51,12 @@ def test_no_weighted_rating_is_accounted_more_than_it_asked(made, shift):
   assert (found <= t).all()
   # In exact arithmetic, from the weights that the lattice sums are given.
   weight = sampling.weights(
-    jnp.asarray(rounded_down(asked)), t, normal.rounding(shift)
+    jnp.asarray(rounded_down(asked)), t, shift_rounding(shift)
   )
-  steps = np.floor(np.asarray(weight, np.float64) * 2**normal.WEIGHT_BITS)
-  rounding = Fraction(normal.rounding(shift))
+  steps = np.floor(np.asarray(weight, np.float64) * 2**WEIGHT_BITS)
+  rounding = Fraction(shift_rounding(shift))
   for value, count, wish in zip(found, steps, asked, strict=True):
-    v = Fraction(int(count), 2**normal.WEIGHT_BITS)
+    v = Fraction(int(count), 2**WEIGHT_BITS)
     moved = (v + rounding) / (1 + rounding) if v else Fraction(0)
     assert moved * Fraction(t) <= Fraction(wish)
     assert float(moved) * t == pytest.approx(value, rel=1e-12)
@@ -104,7 +104,7 @@ def test_the_weights_of_a_run_are_those_that_are_accounted_for(small_ratings):
   level = np.asarray(data.by_item.level)
   used = level > 0
   found = p.accounted_epsilons(config, level[used])
-  r = normal.rounding(config.shift)
+  r = shift_rounding(config.shift)
   want = 0.8 * (np.asarray(state.weight)[used] + r) / (1 + r)
   # A weight is rounded down to 2^-14.
   assert (found <= want).all()

@@ -13,6 +13,7 @@ from dpmf_jax.evaluation import metrics
 from dpmf_jax.mechanisms import truncated
 from dpmf_jax.plans import sdmf as sdmf_plan
 from dpmf_jax.plans import traffic
+from dpmf_jax.plans.langevin import LITERAL
 from dpmf_jax.plans.sdmf import SDMFConfig
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.rows import device_mesh, training_data
@@ -366,7 +367,7 @@ def test_clients_without_a_solution_are_counted(small_ratings):
 def test_the_default_learns_and_the_letter_does_not(small_ratings):
   data = training_data(small_ratings)
   found = {}
-  for name, fields in (('learns', {}), ('letter', sgld.LITERAL)):
+  for name, fields in (('learns', {}), ('letter', LITERAL)):
     system = sdmf.sdmf(config(steps=60, **fields))
     start = system.init(jax.random.key(0), data)
     state = fit(system, jax.random.key(0), data)

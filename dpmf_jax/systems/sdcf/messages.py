@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from dpmf_jax.plans.langevin import Average
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems.sdcf import rounds as sdcf
-from dpmf_jax.systems.sdcf import sgld
 from dpmf_jax.systems.sdcf.client_blocks import (
   Blocks,
   Own,
@@ -116,7 +116,7 @@ def summed_reports(reports: Report, num_items: int) -> Total:
 def round_step(
   client_report: Any,
   optimizer: optax.GradientTransformation,
-  average: sgld.Average,
+  average: Average,
   sent: float | None,
 ):
   """A round of all clients and the server, as a `System.step`.

@@ -29,6 +29,7 @@ from jax.core import Tracer
 
 from dpmf_jax import accounting
 from dpmf_jax.mechanisms import noise, response
+from dpmf_jax.plans.langevin import Average
 from dpmf_jax.plans.sdmf import SDCFSettings, epsilons
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems.sdcf import sgld
@@ -278,7 +279,7 @@ def server_apply(
   rules: Rules,
   *,
   optimizer: optax.GradientTransformation,
-  average: sgld.Average,
+  average: Average,
 ) -> Server:
   """The server after a round: items moved by the mean of what was received.
 
@@ -292,7 +293,7 @@ def server_apply(
     kept: of all clients; the server knows of it only the bits that they sent.
     rules: when to stop.
     optimizer: of the mean gradients.
-    average: see `sgld.LangevinSettings`.
+    average: see `LangevinSettings`.
   """
   old = server.item, server.shared
   updates, state = optimizer.update(
@@ -308,7 +309,7 @@ def server_apply(
   return Server(item, state, done, stopped, shared)
 
 
-def mean_gradients(total: Total, average: sgld.Average) -> tuple[Any, Any]:
+def mean_gradients(total: Total, average: Average) -> tuple[Any, Any]:
   """(of the items, of what is shared), each over what was received for it."""
 
   def mean(sums, count):
@@ -338,7 +339,7 @@ def frozen_if(stopped: jax.Array, old: Any, new: Any) -> Any:
 def round_step(
   client_round: ClientRound,
   optimizer: optax.GradientTransformation,
-  average: sgld.Average,
+  average: Average,
   sent: float | None,
   *,
   gradients: Gradients = item_gradients,
@@ -378,7 +379,7 @@ def after_round(
   total: Total,
   *,
   optimizer: optax.GradientTransformation,
-  average: sgld.Average,
+  average: Average,
 ) -> tuple[State, Info]:
   """The state once the clients have moved and the server has `total`."""
   server = server_apply(

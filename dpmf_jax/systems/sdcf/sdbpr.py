@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import optax
 
 from dpmf_jax.mechanisms import noise, response
+from dpmf_jax.plans.langevin import Average
 from dpmf_jax.plans.sdmf import SDCFSettings, guarantee
 from dpmf_jax.plans.settings import no_guarantee, require
 from dpmf_jax.rows import Data
@@ -168,7 +169,7 @@ class OpenInfo(NamedTuple):
 
 
 @functools.cache
-def _open_step(optimizer: optax.GradientTransformation, average: sgld.Average):
+def _open_step(optimizer: optax.GradientTransformation, average: Average):
   """BPR with all pairs sent; one object for equal arguments."""
 
   def step(key: jax.Array, state: OpenState, data: Data):
@@ -236,7 +237,7 @@ def _open_model(state: OpenState, data: Data) -> Release:
 @functools.cache
 def _step(
   optimizer: optax.GradientTransformation,
-  average: sgld.Average,
+  average: Average,
   sent: float | None,
   sign: Sign,
 ):

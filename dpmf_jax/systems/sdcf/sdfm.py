@@ -23,6 +23,7 @@ import optax
 
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.plans import traffic
+from dpmf_jax.plans.langevin import Average
 from dpmf_jax.plans.sdmf import SDCFSettings, guarantee
 from dpmf_jax.plans.settings import no_guarantee, require
 from dpmf_jax.ratings.attributes import Attributes
@@ -244,7 +245,7 @@ def _half_squares(user, item, shared, own: Own, features: Factors):
 
 
 @functools.cache
-def _open_step(optimizer: optax.GradientTransformation, average: sgld.Average):
+def _open_step(optimizer: optax.GradientTransformation, average: Average):
   """Gradients of all ratings; one object for equal arguments."""
 
   def step(key: jax.Array, state: OpenState, data: Data):
@@ -331,7 +332,7 @@ def open_release(key: jax.Array, state: OpenState, data: Data) -> Release:
 @functools.cache
 def _step(
   optimizer: optax.GradientTransformation,
-  average: sgld.Average,
+  average: Average,
   sent: float | None,
 ):
   """A round; one object for equal arguments, see `System.step`."""

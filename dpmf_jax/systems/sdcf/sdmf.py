@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from dpmf_jax.mechanisms import noise
+from dpmf_jax.plans.langevin import Average
 from dpmf_jax.plans.sdmf import SDMFConfig, guarantee
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.sdcf import messages as sdcf_messages
@@ -67,7 +68,7 @@ client_report = functools.partial(
 @functools.cache
 def _step(
   optimizer: optax.GradientTransformation,
-  average: sgld.Average,
+  average: Average,
   sent: float | None,
 ):
   """A round; one object for equal arguments, see `System.step`."""

@@ -1,4 +1,4 @@
-"""What noise made of shares is worth where some shares are missing or known.
+"""What noise made of shares is worth, also where some are missing or known.
 
 `mechanisms.shares` draws the shares. A coordinate's noise is a difference of
 two negative binomial variables with ratio a = 1 - 2^-B, whose shape s is the
@@ -17,6 +17,24 @@ from dpmf_jax.accounting.events import checked_count
 
 # Terms beyond 20 2^B add less than a^(2 * 20 2^B) < exp(-40) of a sum.
 _SCALES = 20
+MAX_SHARE_BITS = 20
+
+
+def move_epsilon(move: int, bits: int) -> float:
+  """M ln(1/a), rounded up: the epsilon of integers that move by M."""
+  return math.nextafter(-math.log1p(-(2.0**-bits)) * move, math.inf) * (
+    1 + 1e-15
+  )
+
+
+def largest_move(epsilon: float, bits: int) -> int:
+  """The largest M with `move_epsilon(M, bits)` <= epsilon."""
+  if not 1 <= bits <= MAX_SHARE_BITS:
+    raise ValueError(f'{bits=} must be in 1..{MAX_SHARE_BITS}')
+  most = math.floor(epsilon / -math.log1p(-(2.0**-bits))) + 1
+  while most > 0 and move_epsilon(most, bits) > epsilon:
+    most -= 1
+  return most
 
 
 def share_loss(
