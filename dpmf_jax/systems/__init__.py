@@ -108,9 +108,7 @@ SYSTEMS = {
         'relation': 'add_remove',
       },
     },
-    traffic=lambda config, *, num_items, **_: _in_bytes(
-      local_mf_plan.traffic(config, num_items)._asdict()
-    ),
+    traffic=local_mf_plan.traffic,
   ),
   'sdmf': Entry(
     sdmf_plan.SDMFConfig,
