@@ -169,9 +169,9 @@ def _with_sigma(name: str, given: dict[str, Any]) -> dict[str, Any]:
 def plain_answer(system: str, steps: int, epsilon: float | None) -> Answer:
   """What a plain mechanism spends, from the flags that it reads."""
   delta, relation = _DELTA.value, _RELATION.value
-  read = {*_READS[system], _STEPS, _EPSILON, _RELATION}
+  read = {flag.name for flag in (*_READS[system], _STEPS, _EPSILON, _RELATION)}
   for flag in (*_FLAGS.values(), *_OF_PLAIN, _SIGMA, _VARIANT):
-    if flag.present and flag not in read:
+    if flag.present and flag.name not in read:
       raise ValueError(f'--{flag.name} is not for --system={system}')
   if system == 'gaussian':
     given = _one_of(epsilon, _NOISE_MULTIPLIER)

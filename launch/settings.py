@@ -17,7 +17,7 @@ from dpmf_jax.plans.settings import Setting, settings_of
 from dpmf_jax.plans.spec import Spec
 
 # The systems whose sound form has another name.
-SOUND = dict.fromkeys(('sdmf', 'sdbpr', 'sdfm'), 'local_mf')
+SOUND: dict[str, str] = dict.fromkeys(('sdmf', 'sdbpr', 'sdfm'), 'local_mf')
 # What says how much noise there is; one of them is needed.
 _AMOUNTS = {
   'epsilon',

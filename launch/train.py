@@ -198,7 +198,7 @@ def _chosen(ratings) -> settings.Chosen:
     )
   spec = plans.SPECS[name]
   if spec.personalized:
-    method = given['method'] or getattr(spec.config, 'method', 'weights')
+    method: Any = given['method'] or getattr(spec.config, 'method', 'weights')
     given['epsilon'] = specifications.threshold(method) or given['epsilon']
   if _ATTRIBUTES.value:
     more['attributes'] = _attributes(spec, ratings)

@@ -25,34 +25,36 @@ class ALSConfig:
 
   scale: tuple[float, float] = scale_setting()
   feedback: Literal['explicit', 'implicit'] = setting(
-    'explicit',
+    default='explicit',
     help='explicit: predict ratings. implicit: rank items by whether users '
     'know them; such scores are no ratings, and an RMSE of them means nothing.',
   )
-  rank: int = rank_setting(16, maximum=2_000)
-  steps: int = steps_setting(12)
+  rank: int = rank_setting(default=16, maximum=2_000)
+  steps: int = steps_setting(default=12)
   ridge: float = setting(
-    1.2,
+    default=1.2,
     above=0,
     help='L2 penalty of a row of factors; times sqrt(n) for one with n '
     'ratings (explicit).',
   )
   bias_ridge: float = setting(
-    1.0, above=0, help='L2 penalty of a bias, times sqrt(n) (explicit).'
+    default=1.0, above=0, help='L2 penalty of a bias, times sqrt(n) (explicit).'
   )
   biases: bool = setting(
-    True,
+    default=True,
     help='Whether users and items have biases, in two columns besides rank '
     '(explicit).',
   )
   alpha: float = setting(
-    1.0, above=0, help='A rating r has confidence 1 + alpha r (implicit).'
+    default=1.0,
+    above=0,
+    help='A rating r has confidence 1 + alpha r (implicit).',
   )
   init_std: float = setting(
-    0.1, above=0, help='Standard deviation of the initial factors.'
+    default=0.1, above=0, help='Standard deviation of the initial factors.'
   )
   solver: Literal['cholesky', 'cg'] | None = setting(
-    None,
+    default=None,
     help='How equations are solved; cg: conjugate gradients. By default '
     'chosen by rank.',
   )

@@ -41,53 +41,56 @@ class GaussianMFConfig:
   relation: Relation = relation_setting()
   scale: tuple[float, float] = scale_setting()
   delta: float = delta_setting(above=0, maximum=0.25)
-  epsilon: float | None = epsilon_setting(None)
+  epsilon: float | None = epsilon_setting(default=None)
   noise_multiplier: float | None = setting(
-    None,
+    default=None,
     above=0,
     help='Noise over sensitivity of a whole step, instead of epsilon.',
   )
   epsilon_per_step: float | None = setting(
-    None, help="paper: the paper's eps_i, instead of epsilon."
+    default=None, help="paper: the paper's eps_i, instead of epsilon."
   )
   delta_per_step: float = setting(
-    0.01, help="paper: the paper's delta of a step."
+    default=0.01, help="paper: the paper's delta of a step."
   )
-  rank: int = rank_setting(4, maximum=10_000)
-  steps: int = steps_setting(60)
-  step_size: float = step_size_setting(0.001)
-  ridge: float = ridge_setting(0.0)
+  rank: int = rank_setting(default=4, maximum=10_000)
+  steps: int = steps_setting(default=60)
+  step_size: float = step_size_setting(default=0.001)
+  ridge: float = ridge_setting(default=0.0)
   clip_norm: float = setting(
-    1.0, above=0, help='Largest norm of a factor inside a gradient.'
+    default=1.0, above=0, help='Largest norm of a factor inside a gradient.'
   )
   residual_bound: float | None = setting(
-    1.0, help='Residuals are clipped to +- this; the paper has no bound.'
+    default=1.0,
+    help='Residuals are clipped to +- this; the paper has no bound.',
   )
   offset: float | None = setting(
-    None,
+    default=None,
     help='A public constant added to every prediction; by default 5/8 of the '
     'way up the scale, as people rate more up than down. The paper has 0.',
   )
   lattice_bits: int = setting(
-    10,
+    default=10,
     minimum=4,
     maximum=18,
     help='Sums are rounded to 2^-this of the largest term, for at most '
     '2^(30 - this) users and items.',
   )
   init: Literal['unit', 'bias'] = setting(
-    'bias',
+    default='bias',
     help='How factors start. unit: random rows of norm 1 (Alg. 1, line 1). '
     'bias: one column constant for users, one for items, so that the first '
     'steps fit biases; the others small and random.',
   )
   user_share: float = setting(
-    0.5,
+    default=0.5,
     above=0,
     below=1,
     help="Part of a step's squared privacy loss spent on the user gradient.",
   )
-  optimizer: Optimizer | None = optimizer_setting('SGD with step_size')
+  optimizer: Optimizer | None = optimizer_setting(
+    default=None, instead_of='SGD with step_size'
+  )
 
   def check(self):
     if self.init == 'bias' and self.rank < 2:

@@ -20,13 +20,14 @@ class LangevinConfig(sdcf.LangevinSettings):
     help='none: ratings as they are. paper: Laplace noise on each.', flag=False
   )
   epsilon: float | None = setting(
-    None,
+    default=None,
     above=0,
     help="paper: epsilon of each rating's value; noise has the scale of the "
     'width of the ratings over it.',
   )
   clip: bool = setting(
-    False, help='paper: whether perturbed ratings are clipped to the scale.'
+    default=False,
+    help='paper: whether perturbed ratings are clipped to the scale.',
   )
 
   def check(self):

@@ -23,22 +23,24 @@ class NonprivateConfig:
   """Settings of a run, in full-batch steps."""
 
   scale: tuple[float, float] = scale_setting()
-  rank: int = rank_setting(20, maximum=10_000)
-  steps: int = steps_setting(150)
-  step_size: float = step_size_setting(0.02)
+  rank: int = rank_setting(default=20, maximum=10_000)
+  steps: int = steps_setting(default=150)
+  step_size: float = step_size_setting(default=0.02)
   ridge: float = setting(
-    0.12,
+    default=0.12,
     minimum=0,
     help='L2 penalty per rating: a row with n ratings is shrunk by ridge * n.',
   )
   biases: bool = setting(
-    True,
+    default=True,
     help='Whether users and items have biases, in two columns besides rank.',
   )
   init_std: float = setting(
-    0.1, above=0, help='Standard deviation of the initial factors.'
+    default=0.1, above=0, help='Standard deviation of the initial factors.'
   )
-  optimizer: Optimizer | None = optimizer_setting('Adam with step_size')
+  optimizer: Optimizer | None = optimizer_setting(
+    default=None, instead_of='Adam with step_size'
+  )
 
 
 @functools.lru_cache

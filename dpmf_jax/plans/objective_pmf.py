@@ -42,60 +42,62 @@ class ObjectivePMFConfig:
   relation: Relation = relation_setting()
   scale: tuple[float, float] = scale_setting()
   epsilon: float = epsilon_setting()
-  delta: float = pure_delta_setting()
+  delta: float = pure_delta_setting(default=0.0)
   objective: Literal['zhang', 'hua'] = setting(
-    'zhang', help='paper: whose objective and noise.'
+    default='zhang', help='paper: whose objective and noise.'
   )
   noise: Literal['once', 'every_step'] = setting(
-    'once',
+    default='once',
     help='paper: when noise is drawn. Alg. 2 draws anew in every step, its '
     'theorem is about noise that is drawn once.',
   )
-  rank: int = rank_setting(20)
-  ridge: float = ridge_setting(0.01)
-  step_size: float = step_size_setting(50.0)
-  pmf_steps: int = setting(50, help='paper: k1, steps without noise.')
-  noise_steps: int = setting(50, minimum=1, help='paper: k2, steps with noise.')
+  rank: int = rank_setting(default=20)
+  ridge: float = ridge_setting(default=0.01)
+  step_size: float = step_size_setting(default=50.0)
+  pmf_steps: int = setting(default=50, help='paper: k1, steps without noise.')
+  noise_steps: int = setting(
+    default=50, minimum=1, help='paper: k2, steps with noise.'
+  )
   loss: Literal['squared', 'huber'] = setting(
-    'squared',
+    default='squared',
     help='sound: squared is solved from noisy normal equations. huber is '
     'objective perturbation of a loss that is linear beyond residual_bound, '
     'with less noise at a small epsilon, for add_remove alone.',
   )
   residual_bound: float | None = setting(
-    None,
+    default=None,
     above=0,
     help='sound: where the Huber loss becomes linear; by default an eighth of '
     "the scale's width.",
   )
   feature_share: float = setting(
-    0.0,
+    default=0.0,
     minimum=0,
     below=1,
     help='sound, squared: part of epsilon spent on learning `rank` features of '
     'users from the ratings, by sound gaussian_mf at delta; 0 takes the '
     'features as they are given.',
   )
-  feature_steps: int = setting(60, help='sound: steps that learn them.')
+  feature_steps: int = setting(default=60, help='sound: steps that learn them.')
   count_scale: float = setting(
-    1.0,
+    default=1.0,
     above=0,
     help='Weight of the matrix A against the vector b in what is noised '
     '(sound, squared, add_remove).',
   )
   prior_variance: float = setting(
-    0.35,
+    default=0.35,
     above=0,
     help="Of an item's vector around the common one (sound, squared).",
   )
   shift: int = setting(
-    6,
+    default=6,
     minimum=0,
     maximum=PRODUCT_BITS,
     help='Bits dropped from exact sums (sound, squared); more for more users.',
   )
-  bias_ridge: float = own_ridge_setting(5.0, 'biases')
-  vector_ridge: float = own_ridge_setting(8.0, 'vectors')
+  bias_ridge: float = own_ridge_setting(default=5.0, what='biases')
+  vector_ridge: float = own_ridge_setting(default=8.0, what='vectors')
 
   def check(self):
     if not 0 < self.knee <= 2 * self.label_bound:

@@ -30,14 +30,16 @@ class PersonalizedPMFConfig(objective.ObjectivePMFConfig):
   # Sampling proves nothing for changed values.
   relation: Relation = relation_setting('add_remove')
   objective: Literal['zhang', 'hua'] = setting(
-    'zhang', choices=('zhang',), help='paper: whose objective and noise.'
+    default='zhang',
+    choices=('zhang',),
+    help='paper: whose objective and noise.',
   )
   # What covers the search for a minimum costs all ratings the same.
   loss: Literal['squared', 'huber'] = setting(
-    'squared', choices=('squared',), help='sound: squared.'
+    default='squared', choices=('squared',), help='sound: squared.'
   )
   method: Literal['weights', 'sampling'] = setting(
-    'weights',
+    default='weights',
     help='How ratings get an epsilon below --epsilon or --threshold; the paper '
     'samples.',
   )

@@ -27,13 +27,13 @@ class SDBPRConfig(sdcf.SDCFSettings):
   """
 
   sign: Sign = setting(
-    'true',
+    default='true',
     help='paper: the bits that say whether an item is pulled or pushed, the '
     'true ones or the permanent ones, which are perturbed.',
   )
-  rank: int = rank_setting(10)
-  step_size: float = step_size_setting(8.0)
-  ridge: float = ridge_setting(0.0)
+  rank: int = rank_setting(default=10)
+  step_size: float = step_size_setting(default=8.0)
+  ridge: float = ridge_setting(default=0.0)
 
 
 @functools.lru_cache

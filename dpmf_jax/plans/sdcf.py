@@ -36,32 +36,36 @@ class LangevinSettings:
   """
 
   scale: tuple[float, float] = scale_setting()
-  delta: float = pure_delta_setting()
-  rank: int = rank_setting(50)
-  steps: int = steps_setting(100)
-  step_size: float = step_size_setting(0.4)
+  delta: float = pure_delta_setting(default=0.0)
+  rank: int = rank_setting(default=50)
+  steps: int = steps_setting(default=100)
+  step_size: float = step_size_setting(default=0.4)
   decay: float = setting(
-    0.6, minimum=0, help='gamma of the step size eta_t = eta_0 / t^gamma.'
+    default=0.6,
+    minimum=0,
+    help='gamma of the step size eta_t = eta_0 / t^gamma.',
   )
   likelihood_scale: float | None = setting(
-    None,
+    default=None,
     above=0,
     help='S, how many ratings the gradient of one stands for; by default '
     'the number of ratings, which is then public.',
   )
-  ridge: float = ridge_setting(0.01)
+  ridge: float = ridge_setting(default=0.01)
   ridges: Literal['fixed', 'gamma'] = setting(
-    'fixed',
+    default='fixed',
     help='fixed: all factors have the same ridge. gamma: each has its own, '
     'drawn from Gamma(1) times the ridge, as in the paper.',
   )
   average: Average = setting(
-    'item',
+    default='item',
     help="What the sum of an item's gradients is divided by: the gradients of "
     'that item, or all of the round, as the paper writes.',
   )
   optimizer: Optimizer | None = optimizer_setting(
-    "plain descent along the items' mean gradient, which has eta_t in it"
+    default=None,
+    instead_of="plain descent along the items' mean gradient, which has eta_t "
+    'in it',
   )
 
 
@@ -74,51 +78,49 @@ LITERAL: dict[str, Any] = {
 }
 
 
-def variant_setting(*allowed: str) -> Any:
-  return setting(
-    'paper',
-    choices=allowed,
-    help="paper: as published, with the paper's claim. none: clients send "
-    'gradients of what they rated, without any privacy.',
-    flag=False,
-  )
-
-
 @config
 class SDCFSettings(LangevinSettings):
   """What the systems of SDCF have in common, besides Langevin steps."""
 
-  variant: Literal['paper', 'none'] = variant_setting('paper', 'none')
+  variant: Literal['paper', 'none'] = setting(
+    default='paper',
+    help="paper: as published, with the paper's claim. none: clients send "
+    'gradients of what they rated, without any privacy.',
+    flag=False,
+  )
   epsilon: float | None = setting(
-    None,
+    default=None,
     above=0,
     help="eps_P, which the paper claims for a client's bits over all rounds; "
     'by default twice epsilon_instant.',
   )
   epsilon_instant: float | None = setting(
-    None,
+    default=None,
     above=0,
     help='eps_I, which the paper claims for the bits of one round; by default '
     'half of epsilon. One of both is needed.',
   )
   sent: float | None = setting(
-    None,
+    default=None,
     above=0,
     help='z, how many items a client sends in a round, on average; by default '
     'the mean number of ratings of a client, which is then public.',
   )
   online: float = setting(
-    1.0, above=0, maximum=1, help='Chance of a client to be online in a round.'
+    default=1.0,
+    above=0,
+    maximum=1,
+    help='Chance of a client to be online in a round.',
   )
   tolerance: float = setting(
-    0.0,
+    default=0.0,
     minimum=0,
     help='A client says that it has converged when its factors move by less '
     'than this part of their norm; 0 never stops. What it says is computed '
     'from its ratings, and no guarantee covers it.',
   )
   agreement: float = setting(
-    1.0,
+    default=1.0,
     above=0,
     maximum=1,
     help='Part of the clients that must have converged for training to stop, '

@@ -16,14 +16,14 @@ class SDFMConfig(sdcf.SDCFSettings):
 
   epsilon_value: float = sdcf.epsilon_value_setting()
   attributes: Attributes | None = setting(
-    None,
+    default=None,
     help='Features of users and items, which are public.',
     holds=lambda attributes: isinstance(attributes, Attributes),
     must='ratings.attributes.Attributes',
     flag=False,
   )
   side_step: float = setting(
-    0.1,
+    default=0.1,
     minimum=0,
     maximum=1,
     help='Step size of linear weights and of all weights of features, over '

@@ -6,7 +6,7 @@ import functools
 from typing import Literal
 
 from dpmf_jax.plans import sdcf
-from dpmf_jax.plans.settings import config
+from dpmf_jax.plans.settings import config, setting
 from dpmf_jax.plans.spec import Case, Plan, Spec
 
 
@@ -14,7 +14,9 @@ from dpmf_jax.plans.spec import Case, Plan, Spec
 class SDMFConfig(sdcf.SDCFSettings):
   """Public facts about a run; nothing here may be computed from ratings."""
 
-  variant: Literal['paper', 'none'] = sdcf.variant_setting('paper')
+  variant: Literal['paper', 'none'] = setting(
+    default='paper', choices=('paper',), help='paper: as published.', flag=False
+  )
   epsilon_value: float = sdcf.epsilon_value_setting()
 
 

@@ -2,7 +2,7 @@
 
   @config
   class ToyConfig:
-    rank: int = setting(4, minimum=1, maximum=1_000, help='Number of factors.')
+    rank: int = setting(default=4, minimum=1, help='Number of factors.')
 
 Checks, flags, `--help`, the attributes of the class's docstring and the tables
 of docs/systems.md are made of that. What concerns several settings at once is
@@ -169,33 +169,6 @@ def _setting(field: dataclasses.Field, hint: Any) -> Setting:
   return Setting(field.name, kind, optional, field.default, choices, declared)
 
 
-@typing.dataclass_transform(
-  frozen_default=True, kw_only_default=True, field_specifiers=(setting,)
-)
-def config(cls: type[_Class]) -> type[_Class]:
-  """`cls` as a frozen dataclass that checks its settings when it is made."""
-
-  def check_all(self: Any) -> None:
-    for each in settings_of(type(self)):
-      each.check(getattr(self, each.name))
-    if hasattr(self, 'check'):
-      self.check()
-
-  setattr(cls, '__post_init__', check_all)  # noqa: B010
-  made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
-  lines = (
-    textwrap.fill(
-      f'{each.name}: {each.help}',
-      initial_indent='    ',
-      subsequent_indent='      ',
-    )
-    for each in settings_of(made)
-  )
-  text = (made.__doc__ or '').rstrip()
-  made.__doc__ = '\n'.join([text, '', '  Attributes:', *lines, '  '])
-  return made
-
-
 # Settings that several systems have.
 
 
@@ -244,9 +217,9 @@ def delta_setting(default: Any = dataclasses.MISSING, **bounds: Any) -> Any:
   return setting(default, **bounds, help='Delta of the guarantee.')
 
 
-def pure_delta_setting() -> Any:
+def pure_delta_setting(*, default: float) -> Any:
   """Of systems whose proof needs a delta for the ends of noise alone."""
-  return delta_setting(0.0, minimum=0, below=1)
+  return delta_setting(default, minimum=0, below=1)
 
 
 def steps_setting(default: int, **bounds: Any) -> Any:
@@ -273,10 +246,54 @@ def own_ridge_setting(default: float, what: str, **bounds: Any) -> Any:
   )
 
 
-def optimizer_setting(instead_of: str) -> Any:
+def optimizer_setting(*, default: None, instead_of: str) -> Any:
   return setting(
-    None, help=f'An optax transformation, instead of {instead_of}.', flag=False
+    default,
+    help=f'An optax transformation, instead of {instead_of}.',
+    flag=False,
   )
+
+
+@typing.dataclass_transform(
+  frozen_default=True,
+  kw_only_default=True,
+  field_specifiers=(
+    setting,
+    scale_setting,
+    relation_setting,
+    rank_setting,
+    epsilon_setting,
+    delta_setting,
+    pure_delta_setting,
+    steps_setting,
+    step_size_setting,
+    ridge_setting,
+    own_ridge_setting,
+    optimizer_setting,
+  ),
+)
+def config(cls: type[_Class]) -> type[_Class]:
+  """`cls` as a frozen dataclass that checks its settings when it is made."""
+
+  def check_all(self: Any) -> None:
+    for each in settings_of(type(self)):
+      each.check(getattr(self, each.name))
+    if hasattr(self, 'check'):
+      self.check()
+
+  setattr(cls, '__post_init__', check_all)  # noqa: B010
+  made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+  lines = (
+    textwrap.fill(
+      f'{each.name}: {each.help}',
+      initial_indent='    ',
+      subsequent_indent='      ',
+    )
+    for each in settings_of(made)
+  )
+  text = (made.__doc__ or '').rstrip()
+  made.__doc__ = '\n'.join([text, '', '  Attributes:', *lines, '  '])
+  return made
 
 
 def no_guarantee(

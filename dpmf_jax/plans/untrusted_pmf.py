@@ -53,63 +53,70 @@ class UntrustedPMFConfig:
   relation: Relation = relation_setting()
   scale: tuple[float, float] = scale_setting()
   epsilon: float = epsilon_setting()
-  delta: float = pure_delta_setting()
+  delta: float = pure_delta_setting(default=0.0)
   colluders: int = setting(
-    0,
+    default=0,
     help='sound: c, how many users may tell their shares to the recommender, '
     'the third party or whoever sees what is published before the guarantee '
     'fails. A node of a deployment counts as all of its users.',
   )
   dropouts: int = setting(
-    0,
+    default=0,
     help='sound: d, how many reports may not arrive before the round has to be '
     'done again. A node that drops out takes all of its users with it.',
   )
   view: View = setting(
-    'public',
+    default='public',
     help='What `release` gives: public, what everybody gets; or all that the '
     'recommender or the third party sees, for the auditor.',
     flag=False,
   )
   users: Users = setting(
-    'static',
+    default='static',
     help='paper: whether the same users are online in all rounds (scenario 2 '
     'or 3).',
   )
   online: float = setting(
-    1.0, above=0, maximum=1, help='Part of the users who are in a round.'
+    default=1.0,
+    above=0,
+    maximum=1,
+    help='Part of the users who are in a round.',
   )
   round_noise: float = setting(
-    0.0,
+    default=0.0,
     minimum=0,
     help='paper: standard deviation of the noise that a round has of its own, '
     "the paper's rho, which it does not define; 0 leaves it out.",
   )
-  rank: int = rank_setting(20)
-  ridge: float = ridge_setting(0.01)
-  rounds: int = setting(50, minimum=1, help='Number of rounds.')
-  step_size: float = step_size_setting(25.0)
+  rank: int = rank_setting(default=20)
+  ridge: float = ridge_setting(default=0.01)
+  rounds: int = setting(default=50, minimum=1, help='Number of rounds.')
+  step_size: float = step_size_setting(default=25.0)
   residual_bound: float = setting(
-    8.0, above=0, help='paper: gradients of a rating are clipped to twice that.'
+    default=8.0,
+    above=0,
+    help='paper: gradients of a rating are clipped to twice that.',
   )
   count_scale: float = setting(
-    1.0,
+    default=1.0,
     above=0,
     help='Weight of the matrix A against the vector b in what is noised '
     '(sound, add_remove).',
   )
   noise_bits: int = setting(
-    12,
+    default=12,
     minimum=1,
     maximum=MAX_SHARE_BITS,
     help='sound: B of the shares of noise: sums are counted in units of about '
     '2^-B / epsilon of what a rating can add.',
   )
   prior_variance: float = setting(
-    0.35, above=0, help="Of an item's vector around the common one (sound)."
+    default=0.35,
+    above=0,
+    help="Of an item's vector around the common one (sound).",
   )
-  bias_ridge: float = own_ridge_setting(5.0, 'biases')
-  vector_ridge: float = own_ridge_setting(8.0, 'vectors')
+  bias_ridge: float = own_ridge_setting(default=5.0, what='biases')
+  vector_ridge: float = own_ridge_setting(default=8.0, what='vectors')
 
   def check(self):
     if self.variant == 'paper':

@@ -191,10 +191,10 @@ def test_draws_are_at_least_those_that_are_checked():
   config = dpals_plan.DPALSConfig(
     relation='add_remove', scale=(1.0, 5.0), delta=1e-9, epsilon=2.0, rank=3
   )
-  most = dpals_plan.guarantee(config).tails.draws
-  dpals_plan.check_tails(config, most // 6, 3)  # 5 draws an item
+  most = dpals_plan.plan(config).guarantee.tails.draws
+  dpals_plan.check_tails(config, most // 6)  # 5 draws an item
   with pytest.raises(ValueError, match='tails'):
-    dpals_plan.check_tails(config, most // 5 + 1, 3)
+    dpals_plan.check_tails(config, most // 5 + 1)
   for lost in (1e-12, 1e-8):
     most = tails.most_draws(lost)
     assert tails.uncovered_jointly(1e9, most + 1) > lost
