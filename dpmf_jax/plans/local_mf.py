@@ -42,7 +42,9 @@ class LocalMFConfig:
   epsilon, which is pure. Lengths in ratings are in quarters of the scale.
   """
 
-  variant: Literal['sound'] = setting(help='There is no other.', flag=False)
+  variant: Literal['sound'] = setting(
+    help='sound; there is no other.', flag=False
+  )
   unit: Unit = setting(
     help='What is protected. rating: one record, by randomized response on '
     'clients, and the server sees all answers. user: a whole user, whose '
