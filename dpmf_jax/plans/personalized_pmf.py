@@ -25,24 +25,24 @@ class PersonalizedPMFConfig(objective.ObjectivePMFConfig):
   has more. A public number, such as `accounting.personal_threshold` gives of a
   public distribution; the mean or maximum over the ratings there are would
   tell of them.
+
+  Attributes:
+    objective: paper: whose objective and noise.
+    loss: sound: squared.
+    method: How ratings get an epsilon below --epsilon or --threshold; the paper
+      samples.
   """
 
   # Sampling proves nothing for changed values.
   relation: Relation = relation_setting('add_remove')
   objective: Literal['zhang', 'hua'] = setting(
-    default='zhang',
-    choices=('zhang',),
-    help='paper: whose objective and noise.',
+    default='zhang', choices=('zhang',)
   )
   # What covers the search for a minimum costs all ratings the same.
   loss: Literal['squared', 'huber'] = setting(
-    default='squared', choices=('squared',), help='sound: squared.'
+    default='squared', choices=('squared',)
   )
-  method: Literal['weights', 'sampling'] = setting(
-    default='weights',
-    help='How ratings get an epsilon below --epsilon or --threshold; the paper '
-    'samples.',
-  )
+  method: Literal['weights', 'sampling'] = setting(default='weights')
 
   def check(self):
     super().check()

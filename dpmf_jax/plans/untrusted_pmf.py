@@ -43,78 +43,51 @@ _MOST_LABEL_UNITS = 2**22
 
 @config
 class UntrustedPMFConfig:
-  """Public facts about a run; nothing here may be computed from ratings."""
+  """Public facts about a run; nothing here may be computed from ratings.
 
-  variant: Literal['paper', 'sound'] = setting(
-    help='paper: rounds of gradients with fixed noise, with the claimed '
-    'epsilon. sound: one round of sums with shares of noise, proved.',
-    flag=False,
-  )
+  Attributes:
+    variant: paper: rounds of gradients with fixed noise, with the claimed
+      epsilon. sound: one round of sums with shares of noise, proved.
+    colluders: sound: c, how many users may tell their shares to the
+      recommender, the third party or whoever sees what is published before the
+      guarantee fails. A node of a deployment counts as all of its users.
+    dropouts: sound: d, how many reports may not arrive before the round has to
+      be done again. A node that drops out takes all of its users with it.
+    view: What `release` gives: public, what everybody gets; or all that the
+      recommender or the third party sees, for the auditor.
+    users: paper: whether the same users are online in all rounds (scenario 2 or
+      3).
+    online: Part of the users who are in a round.
+    round_noise: paper: standard deviation of the noise that a round has of its
+      own, the paper's rho, which it does not define; 0 leaves it out.
+    rounds: Number of rounds.
+    residual_bound: paper: gradients of a rating are clipped to twice that.
+    count_scale: Weight of the matrix A against the vector b in what is noised
+      (sound, add_remove).
+    noise_bits: sound: B of the shares of noise: sums are counted in units of
+      about 2^-B / epsilon of what a rating can add.
+    prior_variance: Of an item's vector around the common one (sound).
+  """
+
+  variant: Literal['paper', 'sound'] = setting(flag=False)
   relation: Relation = relation_setting()
   scale: tuple[float, float] = scale_setting()
   epsilon: float = epsilon_setting()
   delta: float = pure_delta_setting(default=0.0)
-  colluders: int = setting(
-    default=0,
-    help='sound: c, how many users may tell their shares to the recommender, '
-    'the third party or whoever sees what is published before the guarantee '
-    'fails. A node of a deployment counts as all of its users.',
-  )
-  dropouts: int = setting(
-    default=0,
-    help='sound: d, how many reports may not arrive before the round has to be '
-    'done again. A node that drops out takes all of its users with it.',
-  )
-  view: View = setting(
-    default='public',
-    help='What `release` gives: public, what everybody gets; or all that the '
-    'recommender or the third party sees, for the auditor.',
-    flag=False,
-  )
-  users: Users = setting(
-    default='static',
-    help='paper: whether the same users are online in all rounds (scenario 2 '
-    'or 3).',
-  )
-  online: float = setting(
-    default=1.0,
-    above=0,
-    maximum=1,
-    help='Part of the users who are in a round.',
-  )
-  round_noise: float = setting(
-    default=0.0,
-    minimum=0,
-    help='paper: standard deviation of the noise that a round has of its own, '
-    "the paper's rho, which it does not define; 0 leaves it out.",
-  )
+  colluders: int = setting(default=0)
+  dropouts: int = setting(default=0)
+  view: View = setting(default='public', flag=False)
+  users: Users = setting(default='static')
+  online: float = setting(default=1.0, above=0, maximum=1)
+  round_noise: float = setting(default=0.0, minimum=0)
   rank: int = rank_setting(default=20)
   ridge: float = ridge_setting(default=0.01)
-  rounds: int = setting(default=50, minimum=1, help='Number of rounds.')
+  rounds: int = setting(default=50, minimum=1)
   step_size: float = step_size_setting(default=25.0)
-  residual_bound: float = setting(
-    default=8.0,
-    above=0,
-    help='paper: gradients of a rating are clipped to twice that.',
-  )
-  count_scale: float = setting(
-    default=1.0,
-    above=0,
-    help='Weight of the matrix A against the vector b in what is noised '
-    '(sound, add_remove).',
-  )
-  noise_bits: int = setting(
-    default=12,
-    minimum=1,
-    maximum=MAX_SHARE_BITS,
-    help='sound: B of the shares of noise: sums are counted in units of about '
-    '2^-B / epsilon of what a rating can add.',
-  )
-  prior_variance: float = setting(
-    default=0.35,
-    above=0,
-    help="Of an item's vector around the common one (sound).",
-  )
+  residual_bound: float = setting(default=8.0, above=0)
+  count_scale: float = setting(default=1.0, above=0)
+  noise_bits: int = setting(default=12, minimum=1, maximum=MAX_SHARE_BITS)
+  prior_variance: float = setting(default=0.35, above=0)
   bias_ridge: float = own_ridge_setting(default=5.0, what='biases')
   vector_ridge: float = own_ridge_setting(default=8.0, what='vectors')
 
