@@ -6,7 +6,7 @@ Nothing here imports JAX when it runs, so that the accountant, which needs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -99,25 +99,45 @@ class Guarantee:
   tails: Tails | None = None
 
 
+def released(model: Release, covered: Sequence[str]) -> Release:
+  """What may leave the curator: the model less its secret sides.
+
+  Args:
+    model: of `System.model`, with both sides.
+    covered: `Guarantee.released`, which names the sides that it covers.
+  """
+  sides = zip(Factors._fields, model.factors, strict=True)
+  return model._replace(
+    factors=Factors(
+      *(rows if f'{side} factors' in covered else None for side, rows in sides)
+    )
+  )
+
+
 class System(NamedTuple):
   """A recommender as pure functions, with what can be said of its privacy.
 
   Attributes:
     init: (key, data) -> State.
-    step: (key, state, data) -> (State, Info); pure, un-jitted, scannable and
+    step: (key, state, data) -> State; pure, un-jitted, scannable and
       vmappable. Equal static settings give the identical function object, so
       that another noise level or step size does not compile again.
     model: (state, data) -> Release with both sides, for the curator's own
       metrics and serving; may hold more than the guarantee covers.
-    release: (key, state, data) -> Release; only what the guarantee covers.
     steps: how many times `step` runs. Fixed before the data is seen; the
       guarantee covers exactly this many.
     guarantee: the statement that holds for `release` after `steps` steps.
+    view: (key, state, data) -> what the adversary sees, for the auditor, where
+      that is more than what is released; else None.
   """
 
   init: Callable[..., Any]
   step: Callable[..., Any]
   model: Callable[..., Release]
-  release: Callable[..., Release]
   steps: int
   guarantee: Guarantee
+  view: Callable[..., Any] | None = None
+
+  def release(self, state: Any, data: Any) -> Release:
+    """What may leave the curator of this state."""
+    return released(self.model(state, data), self.guarantee.released)

@@ -96,7 +96,7 @@ def targets(name: str, variant: str) -> Iterator[Target]:
   for case in CASES[name, variant]:
     system = build(name, variant, case.settings)
     if case.view is not None:
-      system = system._replace(release=case.view)
+      system = system._replace(view=case.view)
     unit, relation = system.guarantee.unit, system.guarantee.relation
     for pair in library_pairs(unit, relation, scale_of(case)):
       yield _target(name, variant, system, pair, case)
@@ -209,14 +209,14 @@ def audit_canaries(
     seed=seed,
   )
   data = training_data(planted.ratings, mesh=mesh)
-  fit_key, release_key = jax.random.split(key)
+  fit_key, _ = jax.random.split(key)
   states = []
   state = fit(
     system, fit_key, data, callbacks=[lambda r: states.append(r.state)]
   )
   score = canaries.scores(
     system.model(states[0], data),
-    system.release(release_key, state, data),
+    system.release(state, data),
     planted,
   )
   bound = canaries.one_run_bound(

@@ -93,7 +93,6 @@ def sdmf(config: SDMFConfig) -> System:
     init=init,
     step=_step(sgld.optimizer_of(config), config.average, config.sent),
     model=sdcf.model,
-    release=sdcf.release,
     steps=config.steps,
     guarantee=guarantee(config, ('item factors', 'what clients send')),
   )

@@ -72,12 +72,6 @@ class State(NamedTuple):
   hyper: Hyper
 
 
-class Info(NamedTuple):
-  """Diagnostics of a round; user factors are trained without noise."""
-
-  unsafe_item_gradient_norm: jax.Array
-
-
 def fraction_bits(config: UntrustedPMFConfig, num_users: int) -> int:
   """f: bits after the point with which no item's sum can wrap."""
   spread = _REACH * (share_scale(config) + config.round_noise)
@@ -220,7 +214,7 @@ def _still(online: jax.Array, new: Any, old: Any) -> Any:
 def rounds_step(users: Users):
   """The step, a round; one object for equal arguments."""
 
-  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+  def step(key: jax.Array, state: State, data: Data) -> State:
     hyper, factors = state.hyper, state.factors
     share_key, online_key, round_key = jax.random.split(key, 3)
     scales, noise = jax.lax.cond(
@@ -249,7 +243,7 @@ def rounds_step(users: Users):
     if users == 'dynamic':
       moved = _still(online, moved, factors)
       optimizer = _still(online, optimizer, state.optimizer)
-    state = state._replace(
+    return state._replace(
       factors=moved,
       optimizer=optimizer,
       noise_scales=scales,
@@ -257,7 +251,6 @@ def rounds_step(users: Users):
       sums=jnp.stack([state.sums[1], sums]),
       done=state.done + 1,
     )
-    return state, Info(jnp.linalg.norm(gradient))
 
   return step
 
@@ -282,18 +275,13 @@ def rounds_model(state: State, data: Data) -> Release:
 
 
 @functools.cache
-def rounds_release(view: View):
-  """`release` for what a party sees."""
-
-  def public(key: jax.Array, state: State, data: Data) -> Release:
-    del key
-    release = rounds_model(state, data)
-    return release._replace(factors=release.factors._replace(user=None))
+def rounds_view(view: View):
+  """What a party sees; None for the public."""
 
   def recommender(key: jax.Array, state: State, data: Data) -> RecommenderView:
-    release = public(key, state, data)
+    del key, data
     return RecommenderView(
-      PublicView(release.factors.item, release.offset),
+      PublicView(state.factors.item, jnp.float32(0)),
       sums=state.sums,
       noise_scales=state.noise_scales,
     )
@@ -311,7 +299,7 @@ def rounds_release(view: View):
     return ThirdPartyView(PublicView(factors.item, jnp.float32(0)), reports)
 
   return {
-    'public': public,
+    'public': None,
     'recommender': recommender,
     'third_party': third_party,
   }[view]

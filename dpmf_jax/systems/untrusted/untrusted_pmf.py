@@ -82,7 +82,7 @@ def untrusted_pmf(
       config.relation, config.noise_bits, colluding
     ),
     model=untrusted_sums.sums_model,
-    release=untrusted_sums.sums_release(config.view, colluding),
+    view=untrusted_sums.sums_view(config.view, colluding),
     steps=1,
     guarantee=_simulated(guarantee(config), ends),
   )
@@ -104,7 +104,7 @@ def _paper(config: UntrustedPMFConfig) -> System:
     init=init,
     step=untrusted_rounds.rounds_step(config.users),
     model=untrusted_rounds.rounds_model,
-    release=untrusted_rounds.rounds_release(config.view),
+    view=untrusted_rounds.rounds_view(config.view),
     steps=config.rounds,
     guarantee=guarantee(config),
   )
