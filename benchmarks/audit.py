@@ -21,10 +21,12 @@ import tqdm
 from absl import flags
 
 from dpmf_jax import accounting, auditing
-from dpmf_jax.auditing import bounds, cases, pairs, planted, sampling
+from dpmf_jax.auditing import bounds, pairs, planted, sampling
 from dpmf_jax.auditing.distinguishing import CONFIDENCE, RUNS, measure
 from dpmf_jax.auditing.statistics import Block
+from dpmf_jax.plans import SPECS
 from dpmf_jax.rows import device_mesh
+from dpmf_jax.systems import made
 from dpmf_jax.training import fit
 from launch import cli
 
@@ -80,10 +82,10 @@ def main(argv: Sequence[str]) -> int:
 
 def speed(key: jax.Array, runs: int) -> dict[str, float]:
   """Seconds for `runs` runs of 100 users, one item and two steps."""
-  system = cases.build(
+  system = made(
     'gaussian_mf',
     'sound',
-    {**cases.CASES['gaussian_mf', 'sound'][0].settings, 'steps': 2},
+    **{**SPECS['gaussian_mf'].cases['sound'][0].settings, 'steps': 2},
   )
   pair = next(
     pair

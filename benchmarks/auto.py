@@ -27,11 +27,12 @@ import tqdm
 from absl import flags
 
 from dpmf_jax.evaluation import metrics
-from dpmf_jax.plans.choice import choice
+from dpmf_jax.plans import SPECS
+from dpmf_jax.plans.auto import choice
 from dpmf_jax.ratings import catalog
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.rows import device_mesh, training_data
-from dpmf_jax.systems import SYSTEMS
+from dpmf_jax.systems import build
 from dpmf_jax.training import fit
 from dpmf_jax.types import System, Unit
 from launch import cli
@@ -123,10 +124,10 @@ def system_rows(name: str, ratings) -> Iterator[tuple[str, System, Any]]:
 
 
 def built(name: str, ratings, **settings: Any) -> System:
-  entry = SYSTEMS[name]
+  entry = SPECS[name]
   variant = 'sound' if 'sound' in entry.variants else 'none'
   preset = {**entry.variants[variant], **settings}
-  return entry.build(entry.config(scale=ratings.scale, **preset))
+  return build(name, entry.config(scale=ratings.scale, **preset))
 
 
 def rmse_of(system: System, splits) -> tuple[list[float], list[float]]:

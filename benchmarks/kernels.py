@@ -31,12 +31,13 @@ from absl import flags
 from dpmf_jax import training
 from dpmf_jax.kernels.gradients import gradients
 from dpmf_jax.plans.gaussian_mf import GaussianMFConfig
+from dpmf_jax.plans.nonprivate import NonprivateConfig
 from dpmf_jax.ratings import catalog
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.ratings.table import Ratings, to_csr
 from dpmf_jax.rows import Data, device_mesh, put_replicated, training_data
 from dpmf_jax.systems import gaussian_mf
-from dpmf_jax.systems.nonprivate import NonprivateConfig, nonprivate
+from dpmf_jax.systems.nonprivate import nonprivate
 from dpmf_jax.systems.optimizers import SGD
 from dpmf_jax.types import Factors, System
 from launch import cli

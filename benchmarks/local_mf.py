@@ -82,11 +82,11 @@ def main(argv: Sequence[str]) -> int:
       values = [
         rmse(config, seed, *splits[seed], scale=ratings.scale) for seed in seeds
       ]
-      sent = traffic(config, ratings.num_items)
-      figures[f'{name}, {label}'] = [*values, *sent]
+      sent = traffic(config, num_items=ratings.num_items)
+      figures[f'{name}, {label}'] = [*values, *sent.values()]
       tqdm.tqdm.write(
         f'{name:8} {label:38} {np.mean(values):.4f}  {np.round(values, 4)}  '
-        f'{sent.up} bytes up, {sent.down} down'
+        f'{sent["bytes_up"]:.0f} bytes up, {sent["bytes_down"]:.0f} down'
       )
   if _JSON.value:
     pathlib.Path(_JSON.value).write_text(json.dumps(figures, indent=2) + '\n')

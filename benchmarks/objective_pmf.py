@@ -24,11 +24,12 @@ from absl import flags
 
 from dpmf_jax import accounting
 from dpmf_jax.evaluation import metrics, plots
+from dpmf_jax.plans import SPECS
 from dpmf_jax.ratings import catalog
 from dpmf_jax.ratings.specification import fraction_levels, from_fractions
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.rows import device_mesh, training_data
-from dpmf_jax.systems import SYSTEMS
+from dpmf_jax.systems import build
 from dpmf_jax.training import fit
 from launch import cli
 
@@ -155,9 +156,9 @@ def systems(steps: int, mean: float) -> dict[str, Callable[..., Any]]:
   """What to compare, by label; `mean` is t of the rows that name it."""
 
   def make(name, variant, **settings):
-    entry = SYSTEMS[name]
+    entry = SPECS[name]
     preset = {**entry.variants[variant], **settings}
-    return lambda scale: entry.build(entry.config(scale=scale, **preset))
+    return lambda scale: build(name, entry.config(scale=scale, **preset))
 
   paper = {'pmf_steps': steps, 'noise_steps': 50}
   made = {}

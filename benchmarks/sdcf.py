@@ -26,10 +26,11 @@ import numpy as np
 from absl import flags
 
 from dpmf_jax.evaluation import metrics, ranking
+from dpmf_jax.plans import SPECS
 from dpmf_jax.ratings import attributes, catalog
 from dpmf_jax.ratings.splits import leave_one_out, random_split
 from dpmf_jax.rows import device_mesh, training_data
-from dpmf_jax.systems import SYSTEMS
+from dpmf_jax.systems import build
 from dpmf_jax.training import fit
 from dpmf_jax.types import Factors, Release
 from launch import cli
@@ -132,9 +133,9 @@ def fm_rows(ratings, name: str) -> list[Row]:
 
 def system_of(row: Row, ratings):
   _, name, variant, settings = row
-  entry = SYSTEMS[name]
+  entry = SPECS[name]
   preset = {**entry.variants[variant], **settings}
-  return entry.build(entry.config(scale=ratings.scale, **preset))
+  return build(name, entry.config(scale=ratings.scale, **preset))
 
 
 def seeds() -> range:

@@ -29,13 +29,14 @@ import numpy as np
 from absl import flags
 
 from dpmf_jax.evaluation import ranking
+from dpmf_jax.plans import SPECS
 from dpmf_jax.ratings import catalog
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.ratings.table import DataError, Ratings
 from dpmf_jax.rows import training_data
 from dpmf_jax.serving import folding, models
-from dpmf_jax.systems import SYSTEMS
+from dpmf_jax.systems import build
 from dpmf_jax.training import fit
 from dpmf_jax.types import Factors, Fit, Release
 from launch import cli
@@ -192,8 +193,8 @@ def quality() -> dict[str, float]:
   }
   figures = {}
   for label, (name, settings) in cases.items():
-    config = SYSTEMS[name].config(scale=ratings.scale, **settings)
-    system = SYSTEMS[name].build(config)
+    config = SPECS[name].config(scale=ratings.scale, **settings)
+    system = build(name, config)
     for what, train in (('without them', old), ('with them', both)):
       data = training_data(train)
       state = fit(system, jax.random.key(0), data)

@@ -20,10 +20,11 @@ from absl import flags
 
 from dpmf_jax.evaluation import metrics
 from dpmf_jax.federated.untrusted_protocol import communication
+from dpmf_jax.plans import SPECS
 from dpmf_jax.ratings import catalog
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.rows import training_data
-from dpmf_jax.systems import SYSTEMS
+from dpmf_jax.systems import build
 from dpmf_jax.training import fit
 from launch import cli
 
@@ -88,9 +89,9 @@ def held_out(
 ) -> tuple[float, float]:
   """RMSE and mean absolute error on the held-out part."""
   train, test = random_split(ratings, 0.2, seed=seed)
-  entry = SYSTEMS[name]
+  entry = SPECS[name]
   preset = {**entry.variants[variant], **settings}
-  system = entry.build(entry.config(scale=ratings.scale, **preset))
+  system = build(name, entry.config(scale=ratings.scale, **preset))
   data = training_data(train)
   state = fit(system, jax.random.key(seed), data)
   model = jax.device_get(system.model(state, data))
@@ -111,7 +112,7 @@ def sent_bytes(ratings) -> dict[str, float]:
     ('sound, masks sent', 'sound', 'sent', {}),
     ('sound, seeds', 'sound', 'seed', {}),
   ):
-    entry = SYSTEMS['untrusted_pmf']
+    entry = SPECS['untrusted_pmf']
     preset = {**entry.variants[variant], 'rank': _RANK, **settings}
     config = entry.config(scale=ratings.scale, epsilon=1.0, **preset)
     sizes = communication(

@@ -30,8 +30,8 @@ from dpmf_jax.evaluation import plots
 from dpmf_jax.plans.sdmf import SDMFConfig
 from dpmf_jax.ratings import catalog
 from dpmf_jax.rows import training_data
+from dpmf_jax.systems import sdmf
 from dpmf_jax.systems.sdcf import rounds as sdcf
-from dpmf_jax.systems.sdcf import sdmf
 from dpmf_jax.systems.sdcf.client_blocks import Own
 from launch import cli
 

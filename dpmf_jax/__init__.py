@@ -7,6 +7,7 @@ imports JAX.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,8 +15,25 @@ if TYPE_CHECKING:
   from dpmf_jax.evaluation.metrics import baselines as baselines
   from dpmf_jax.evaluation.metrics import rmse as rmse
   from dpmf_jax.evaluation.ranking import ranking_metrics as ranking_metrics
+  from dpmf_jax.plans.als import ALSConfig as ALSConfig
   from dpmf_jax.plans.dpals import DPALSConfig as DPALSConfig
   from dpmf_jax.plans.gaussian_mf import GaussianMFConfig as GaussianMFConfig
+  from dpmf_jax.plans.langevin import LangevinConfig as LangevinConfig
+  from dpmf_jax.plans.local_mf import LocalMFConfig as LocalMFConfig
+  from dpmf_jax.plans.nonprivate import NonprivateConfig as NonprivateConfig
+  from dpmf_jax.plans.objective_pmf import (
+    ObjectivePMFConfig as ObjectivePMFConfig,
+  )
+  from dpmf_jax.plans.personalized_pmf import (
+    PersonalizedPMFConfig as PersonalizedPMFConfig,
+  )
+  from dpmf_jax.plans.power_mf import PowerMFConfig as PowerMFConfig
+  from dpmf_jax.plans.sdbpr import SDBPRConfig as SDBPRConfig
+  from dpmf_jax.plans.sdfm import SDFMConfig as SDFMConfig
+  from dpmf_jax.plans.sdmf import SDMFConfig as SDMFConfig
+  from dpmf_jax.plans.untrusted_pmf import (
+    UntrustedPMFConfig as UntrustedPMFConfig,
+  )
   from dpmf_jax.ratings.catalog import load as load
   from dpmf_jax.ratings.formats import read as read
   from dpmf_jax.ratings.splits import random_split as random_split
@@ -32,59 +50,73 @@ if TYPE_CHECKING:
   from dpmf_jax.serving.models import load_model as load_model
   from dpmf_jax.serving.models import recommend as recommend
   from dpmf_jax.serving.models import similar_items as similar_items
-  from dpmf_jax.systems.als import ALSConfig as ALSConfig
   from dpmf_jax.systems.als import als as als
   from dpmf_jax.systems.dpals import dpals as dpals
   from dpmf_jax.systems.gaussian_mf import gaussian_mf as gaussian_mf
-  from dpmf_jax.systems.nonprivate import NonprivateConfig as NonprivateConfig
+  from dpmf_jax.systems.langevin import langevin as langevin
+  from dpmf_jax.systems.local_mf import local_mf as local_mf
   from dpmf_jax.systems.nonprivate import nonprivate as nonprivate
+  from dpmf_jax.systems.objective_pmf import objective_pmf as objective_pmf
+  from dpmf_jax.systems.personalized_pmf import (
+    personalized_pmf as personalized_pmf,
+  )
+  from dpmf_jax.systems.power_mf import power_mf as power_mf
+  from dpmf_jax.systems.sdbpr import sdbpr as sdbpr
+  from dpmf_jax.systems.sdfm import sdfm as sdfm
+  from dpmf_jax.systems.sdmf import sdmf as sdmf
+  from dpmf_jax.systems.untrusted_pmf import untrusted_pmf as untrusted_pmf
   from dpmf_jax.training import fit as fit
 
 __version__ = '0.1.0'
 
 # The same names for run time; a test keeps the two lists equal.
 _MODULES = {
-  'als': 'dpmf_jax.systems.als',
-  'ALSConfig': 'dpmf_jax.systems.als',
-  'baselines': 'dpmf_jax.evaluation.metrics',
-  'Data': 'dpmf_jax.rows',
-  'dpals': 'dpmf_jax.systems.dpals',
-  'DPALSConfig': 'dpmf_jax.plans.dpals',
-  'epsilon': 'dpmf_jax.accounting',
-  'fit': 'dpmf_jax.training',
-  'fold_in': 'dpmf_jax.serving.folding',
-  'from_arrays': 'dpmf_jax.ratings.table',
-  'from_csr': 'dpmf_jax.ratings.table',
-  'from_dataframe': 'dpmf_jax.ratings.table',
-  'gaussian_mf': 'dpmf_jax.systems.gaussian_mf',
-  'GaussianMFConfig': 'dpmf_jax.plans.gaussian_mf',
-  'load': 'dpmf_jax.ratings.catalog',
-  'load_model': 'dpmf_jax.serving.models',
-  'Model': 'dpmf_jax.serving.models',
-  'nonprivate': 'dpmf_jax.systems.nonprivate',
-  'NonprivateConfig': 'dpmf_jax.systems.nonprivate',
-  'random_split': 'dpmf_jax.ratings.splits',
-  'ranking_metrics': 'dpmf_jax.evaluation.ranking',
-  'Ratings': 'dpmf_jax.ratings.table',
-  'read': 'dpmf_jax.ratings.formats',
-  'recommend': 'dpmf_jax.serving.models',
-  'rmse': 'dpmf_jax.evaluation.metrics',
-  'similar_items': 'dpmf_jax.serving.models',
-  'synthetic': 'dpmf_jax.ratings.synthetic',
-  'training_data': 'dpmf_jax.rows',
-  'with_public_ids': 'dpmf_jax.ratings.table',
+  'baselines': 'evaluation.metrics',
+  'Data': 'rows',
+  'epsilon': 'accounting',
+  'fit': 'training',
+  'fold_in': 'serving.folding',
+  'from_arrays': 'ratings.table',
+  'from_csr': 'ratings.table',
+  'from_dataframe': 'ratings.table',
+  'load': 'ratings.catalog',
+  'load_model': 'serving.models',
+  'Model': 'serving.models',
+  'random_split': 'ratings.splits',
+  'ranking_metrics': 'evaluation.ranking',
+  'Ratings': 'ratings.table',
+  'read': 'ratings.formats',
+  'recommend': 'serving.models',
+  'rmse': 'evaluation.metrics',
+  'similar_items': 'serving.models',
+  'synthetic': 'ratings.synthetic',
+  'training_data': 'rows',
+  'with_public_ids': 'ratings.table',
 }
 
-__all__ = list(_MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+def _modules() -> dict[str, str]:
+  """Every public name, the systems' functions and configs among them."""
+  from dpmf_jax.plans import SPECS
+
+  found = dict(_MODULES)
+  for name, spec in SPECS.items():
+    found |= {name: f'systems.{name}', spec.config.__name__: f'plans.{name}'}
+  return found
 
 
 def __getattr__(name: str) -> Any:
-  if name not in _MODULES:
+  if name == '__all__':
+    return sorted(_modules())
+  # A room that is not loaded yet, which its import goes on to load.
+  room = importlib.util.find_spec(f'{__name__}.{name}') is not None
+  if room or name.startswith('_') or name not in (found := _modules()):
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  value = getattr(importlib.import_module(_MODULES[name]), name)
+  module = importlib.import_module(f'{__name__}.{found[name]}')
+  value = getattr(module, name)
   globals()[name] = value
   return value
 
 
 def __dir__() -> list[str]:
-  return sorted({*globals(), *_MODULES})
+  return sorted({*globals(), *_modules()})

@@ -6,14 +6,19 @@ Nothing here imports JAX when it runs, so that the accountant, which needs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
   import jax
+  import optax
 
   from dpmf_jax.accounting.events import Event
+
+  Optimizer = optax.GradientTransformation
+else:
+  Optimizer = Any
 
 Status = Literal['proved', 'claimed', 'none']
 Unit = Literal['rating', 'user']
@@ -114,6 +119,18 @@ def released(model: Release, covered: Sequence[str]) -> Release:
   )
 
 
+class Personal(NamedTuple):
+  """What a personalised system says of ratings' own epsilons.
+
+  Attributes:
+    statement: (public distribution | None) -> a certificate's `personal`.
+    accounted: epsilons that ratings ask for -> those that they have.
+  """
+
+  statement: Callable[..., dict[str, Any]]
+  accounted: Callable[..., Any]
+
+
 class System(NamedTuple):
   """A recommender as pure functions, with what can be said of its privacy.
 
@@ -127,8 +144,9 @@ class System(NamedTuple):
     steps: how many times `step` runs. Fixed before the data is seen; the
       guarantee covers exactly this many.
     guarantee: the statement that holds for `release` after `steps` steps.
-    view: (key, state, data) -> what the adversary sees, for the auditor, where
-      that is more than what is released; else None.
+    views: what others than readers of the release see, by name, for the
+      auditor: (key, state, data) -> arrays.
+    personal: where each rating has an epsilon of its own.
   """
 
   init: Callable[..., Any]
@@ -136,7 +154,8 @@ class System(NamedTuple):
   model: Callable[..., Release]
   steps: int
   guarantee: Guarantee
-  view: Callable[..., Any] | None = None
+  views: Mapping[str, Callable[..., Any]] = {}
+  personal: Personal | None = None
 
   def release(self, state: Any, data: Any) -> Release:
     """What may leave the curator of this state."""

@@ -38,9 +38,14 @@ What all runs in a ledger cost together, and when that holds:
 
   python -m launch.account --ledger=ml-100k.ledger
 
-Settings of gaussian_mf that are not given are those of launch.train. `sigma`
-is the standard deviation of the noise; for gaussian_mf, per entry of the user
-gradient.
+Any system of launch.train, with its settings; those that are not given are as
+in training:
+
+  python -m launch.account --system=power_mf --epsilon=1 --rank=8
+  python -m launch.account --system=dpals --epsilon=5 --rank=2
+
+`sigma` is the first scale of `noise`, in the units that `mechanism` names; of
+Gaussian noise it is the standard deviation.
 """
 
 from __future__ import annotations
@@ -53,42 +58,26 @@ from typing import Any, cast
 
 from absl import flags
 
-from dpmf_jax import accounting
-from launch import accounts, cli
+from dpmf_jax import accounting, plans
+from launch import accounts, cli, settings
 from launch.accounts import Answer
 
+# What has several values in a table has a flag that takes a list.
+_FLAGS = settings.define(several=('steps', 'epsilon'), own={'delta'})
+_STEPS, _EPSILON = _FLAGS['steps'], _FLAGS['epsilon']
+_NOISE_MULTIPLIER, _RELATION = _FLAGS['noise_multiplier'], _FLAGS['relation']
+_PLAIN = ('gaussian', 'subsampled_gaussian', 'laplace', 'randomized_response')
 _SYSTEM = flags.DEFINE_enum(
   'system',
   None,
-  [
-    'gaussian_mf',
-    'gaussian',
-    'subsampled_gaussian',
-    'laplace',
-    'randomized_response',
-  ],
-  'What is run: gaussian_mf, or a plain mechanism --steps times.',
+  [*plans.SPECS, *_PLAIN],
+  f'What is run: a system, or a plain mechanism --steps times '
+  f'({", ".join(_PLAIN)}).\n{settings.SYSTEM_HELP}',
 )
-_VARIANT = flags.DEFINE_enum(
-  'variant',
-  'sound',
-  ['sound', 'paper'],
-  'gaussian_mf: sound is proved, with noise on both gradients; paper is '
-  'claimed, with noise on the user gradient only.',
-)
-_STEPS = flags.DEFINE_list(
-  'steps', None, 'How many steps, fixed before; several with --table=steps.'
-)
+_VARIANT = settings.define_variant()
+_SCALE = flags.DEFINE_list('scale', ['1', '5'], 'Lowest and highest rating.')
 _DELTA = flags.DEFINE_float(
-  'delta',
-  1e-6,
-  'Overall delta, in (0, 1/4]; also 0 for laplace and randomized_response.',
-)
-_EPSILON = flags.DEFINE_list(
-  'epsilon',
-  None,
-  'Overall epsilon; the noise is calibrated to it. Several with '
-  '--table=epsilon.',
+  'delta', 1e-6, 'Overall delta, in (0, 1/4]; also 0 where noise is pure.'
 )
 _TABLE = flags.DEFINE_enum(
   'table',
@@ -111,13 +100,9 @@ _LEDGER = flags.DEFINE_string(
   'ledger', None, 'File of launch.train --ledger, whose total is to be shown.'
 )
 _SIGMA = flags.DEFINE_float(
-  'sigma', None, 'sound: noise of the user gradient, instead of --epsilon.'
-)
-_NOISE_MULTIPLIER = flags.DEFINE_float(
-  'noise_multiplier',
+  'sigma',
   None,
-  'sound, gaussian, subsampled_gaussian, laplace: noise (of laplace its scale) '
-  'over sensitivity, instead of --epsilon.',
+  'gaussian_mf, sound: noise of the user gradient, instead of --epsilon.',
 )
 _EPSILON_PER_RELEASE = flags.DEFINE_float(
   'epsilon_per_release',
@@ -138,112 +123,56 @@ _SAMPLING = flags.DEFINE_enum(
   'subsampled_gaussian: every record on its own (for add_remove), or a sample '
   'of fixed size (for replace).',
 )
-_RELATION = flags.DEFINE_enum(
-  'relation',
-  None,
-  ['replace', 'add_remove'],
-  'Which data sets are neighbours. replace: one rating has another value, who '
-  'rated what is public (the only one in the paper). add_remove: one rating '
-  'is there or not (as launch.train has it for sound, unless told otherwise).',
-)
-_SCALE = flags.DEFINE_list('scale', ['1', '5'], 'Lowest and highest rating.')
-_CLIP_NORM = flags.DEFINE_float(
-  'clip_norm', 1.0, 'Largest norm of a factor row inside a gradient.'
-)
-_RESIDUAL_BOUND = flags.DEFINE_float(
-  'residual_bound',
-  None,
-  'sound: where residuals are clipped; 1 if unset.',
-)
-_RANK = flags.DEFINE_integer(
-  'rank', 4, 'sound: number of factors; terms are rounded in each of them.'
-)
-_LATTICE_BITS = flags.DEFINE_integer(
-  'lattice_bits', 10, 'sound: terms are rounded to 2^-this of their bound.'
-)
-_USER_SHARE = flags.DEFINE_float(
-  'user_share', 0.5, 'sound: part of mu^2 that the user gradient gets.'
-)
-_EPSILON_PER_STEP = flags.DEFINE_float(
-  'epsilon_per_step', None, 'paper: eps_i, in (0, 1), instead of --epsilon.'
-)
-_DELTA_PER_STEP = flags.DEFINE_float(
-  'delta_per_step', None, 'paper: its delta, in (0, 1); 0.01 if unset.'
-)
-
-# What each system reads besides --steps, --delta, --epsilon and --relation.
+# What a plain mechanism reads besides --steps, --delta, --epsilon, --relation.
 _READS = {
-  'gaussian_mf': (
-    _VARIANT,
-    _SIGMA,
-    _NOISE_MULTIPLIER,
-    _SCALE,
-    _CLIP_NORM,
-    _RESIDUAL_BOUND,
-    _RANK,
-    _LATTICE_BITS,
-    _USER_SHARE,
-    _EPSILON_PER_STEP,
-    _DELTA_PER_STEP,
-  ),
   'gaussian': (_NOISE_MULTIPLIER,),
   'subsampled_gaussian': (_NOISE_MULTIPLIER, _SAMPLING_RATE, _SAMPLING),
   'laplace': (_NOISE_MULTIPLIER, _EPSILON_PER_RELEASE),
   'randomized_response': (_EPSILON_PER_RELEASE, _CATEGORIES),
 }
+_OF_PLAIN = (_EPSILON_PER_RELEASE, _CATEGORIES, _SAMPLING_RATE, _SAMPLING)
 
 
-def paper_gaussian_mf(steps: int, epsilon: float | None) -> Answer:
-  """What the paper claims, and what its noise would be worth."""
-  _refuse('--variant=paper', _SIGMA, _RESIDUAL_BOUND, _NOISE_MULTIPLIER)
-  if _USER_SHARE.value != _USER_SHARE.default:
-    raise ValueError(
-      '--user_share is not for --variant=paper: it noises the user gradient '
-      'only'
-    )
-  if _RELATION.value not in (None, 'replace'):
-    raise ValueError(
-      f'--relation must be replace for --variant=paper, got {_RELATION.value}: '
-      'the paper takes who rated what as public'
-    )
-  delta_per_step = _DELTA_PER_STEP.value
-  return accounts.paper_gaussian_mf(
-    steps,
-    _DELTA.value,
-    *_one_of(epsilon, _EPSILON_PER_STEP),
-    delta_per_step=0.01 if delta_per_step is None else delta_per_step,
-    sensitivity=_sensitivity('replace', None, None),
+def system_answer(
+  name: str, steps: int | None, epsilon: float | None
+) -> Answer:
+  """What a system of launch.train would spend, from its plan."""
+  given = {key: flag.value for key, flag in _FLAGS.items()}
+  given |= {'steps': steps, 'epsilon': epsilon}
+  if _SIGMA.value is not None:
+    given = _with_sigma(name, given)
+  return accounts.planned(_chosen(name, given), _DELTA.value)
+
+
+def _chosen(name: str, given: dict[str, Any]) -> settings.Chosen:
+  return settings.chosen(
+    name, _VARIANT, _DELTA, given, scale=cli.scale(_SCALE.value)
   )
 
 
-def sound_gaussian_mf(steps: int, epsilon: float | None) -> Answer:
-  """What is proved when both gradients are noised."""
-  _refuse('--variant=sound', _EPSILON_PER_STEP, _DELTA_PER_STEP)
-  relation, bound = _RELATION.value or 'add_remove', _RESIDUAL_BOUND.value
-  bound = 1.0 if bound is None else bound
-  return accounts.sound_gaussian_mf(
-    steps,
-    _DELTA.value,
-    *_one_of(epsilon, _SIGMA, _NOISE_MULTIPLIER),
-    relation=relation,
-    sensitivity=_sensitivity(relation, bound, _LATTICE_BITS.value),
-    user_share=_USER_SHARE.value,
-    scale=cli.scale(_SCALE.value),
-    clip_norm=_CLIP_NORM.value,
-    residual_bound=bound,
-    rank=_RANK.value,
-    lattice_bits=_LATTICE_BITS.value,
-  )
+def _with_sigma(name: str, given: dict[str, Any]) -> dict[str, Any]:
+  """--sigma as the noise multiplier that it stands for."""
+  sigma = cast(float, _SIGMA.value)
+  if name != 'gaussian_mf' or _VARIANT.value != 'sound':
+    raise ValueError('--sigma is for --system=gaussian_mf --variant=sound')
+  if not sigma > 0:
+    raise ValueError(
+      f'--sigma must be > 0, got {sigma}: without noise there is no epsilon'
+    )
+  _one_of(given['epsilon'], _SIGMA, _NOISE_MULTIPLIER)
+  # So much that its ends cost nothing; noise is proportional to it.
+  one = _chosen(name, given | {'noise_multiplier': 1e3})
+  noise = one.spec.plan(one.config).noise['user gradient']
+  return given | {'noise_multiplier': 1e3 * (sigma / noise)}
 
 
-def answer_for(system: str, steps: int, epsilon: float | None) -> Answer:
-  """The answer of one system, from the flags that it reads."""
+def plain_answer(system: str, steps: int, epsilon: float | None) -> Answer:
+  """What a plain mechanism spends, from the flags that it reads."""
   delta, relation = _DELTA.value, _RELATION.value
-  if system == 'gaussian_mf':
-    paper = _VARIANT.value == 'paper'
-    account = paper_gaussian_mf if paper else sound_gaussian_mf
-    answer = account(steps, epsilon)
-    return answer._replace(values={'variant': _VARIANT.value} | answer.values)
+  read = {flag.name for flag in (*_READS[system], _STEPS, _EPSILON, _RELATION)}
+  for flag in (*_FLAGS.values(), *_OF_PLAIN, _SIGMA, _VARIANT):
+    if flag.present and flag.name not in read:
+      raise ValueError(f'--{flag.name} is not for --system={system}')
   if system == 'gaussian':
     given = _one_of(epsilon, _NOISE_MULTIPLIER)
     return accounts.gaussian(steps, delta, *given, relation=relation)
@@ -278,14 +207,14 @@ def main(_: Sequence[str]) -> None:
     return show_ledger()
   _refuse('an account; it needs --certificate', _HTML, _MARKDOWN)
   system, table = _given(_SYSTEM), _TABLE.value
-  read = {flag.name for flag in _READS[system]}
-  for flag in (flag for others in _READS.values() for flag in others):
-    if flag.present and flag.name not in read:
-      raise ValueError(f'--{flag.name} is not for --system={system}')
-  _given(_STEPS)
-  steps = _numbers(_STEPS, int)
+  plain = system in _PLAIN
+  if plain:
+    _given(_STEPS)
+  else:
+    _refuse(f'--system={system}', *(f for f in _OF_PLAIN if f.present))
+  steps = _numbers(_STEPS, int) or [None]
   for count in steps:
-    if count < 1:
+    if count is not None and count < 1:
       raise ValueError(f'--steps must be >= 1, got {count}')
   if not 0 <= _DELTA.value <= 0.25:
     raise ValueError(f'--delta must be in (0, 1/4], got {_DELTA.value}')
@@ -302,8 +231,9 @@ def main(_: Sequence[str]) -> None:
     _given(_STEPS if table == 'steps' else _EPSILON)
   if table == 'epsilon':
     _refuse('--table=epsilon; it is over steps', _PLOT)
+  answer_for = plain_answer if plain else system_answer
   answers = [
-    answer_for(system, count, epsilon)
+    answer_for(system, cast(Any, count), epsilon)
     for count in steps
     for epsilon in epsilons
   ]
@@ -429,20 +359,6 @@ def show_ledger() -> None:
   from dpmf_jax.accounting import ledger
 
   print(json.dumps(ledger.statement(_LEDGER.value or ''), allow_nan=False))
-
-
-def _sensitivity(
-  relation: str, residual_bound: float | None, lattice_bits: int | None
-) -> float:
-  low, high = cli.scale(_SCALE.value)
-  return accounting.rating_gradient_sensitivity(
-    relation=relation,
-    rating_range=high - low,
-    clip_norm=_CLIP_NORM.value,
-    residual_bound=residual_bound,
-    rank=_RANK.value,
-    lattice_bits=lattice_bits,
-  )
 
 
 def _numbers(

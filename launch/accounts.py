@@ -8,11 +8,11 @@ noise: the name of a flag, such as 'epsilon' or 'noise_multiplier', and its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from dpmf_jax import accounting
-from dpmf_jax.types import Relation
+from launch import settings
 
 SAME_NOISE = 'same_noise_if_only_the_noised_gradient_leaked'
 
@@ -28,44 +28,68 @@ class Answer(NamedTuple):
   claim: accounting.ClaimedGaussianMF | None = None
 
 
-def paper_gaussian_mf(
-  steps: int,
-  delta: float,
-  given: str,
-  value: float,
-  *,
-  delta_per_step: float,
-  sensitivity: float,
-) -> Answer:
-  """What the paper claims, and what its noise would be worth."""
-  if given == 'epsilon':
-    value = accounting.claimed_gaussian_mf_epsilon_per_step(
-      epsilon=value, steps=steps, delta_per_step=delta_per_step, delta=delta
+def planned(chosen: settings.Chosen, delta: float) -> Answer:
+  """What the plan of a system states."""
+  plan = chosen.spec.plan(chosen.config)
+  stated = plan.guarantee
+  if stated.event is None:
+    raise ValueError(
+      f'--system={chosen.name} --variant={chosen.variant} is not private: '
+      'there is nothing to account for'
     )
-  claim = accounting.ClaimedGaussianMF(value, delta_per_step, steps)
-  multiplier = accounting.claimed_gaussian_mf_noise_multiplier(
-    value, delta_per_step
-  )
-  event = accounting.Gaussian(multiplier, steps)
-  curve = accounting.curve_of(event)
+  event = stated.event
+  # A delta of 0 stands for the least there is.
+  delta = delta or accounting.uncovered(stated)
   values = {
-    'status': 'claimed',
-    'epsilon': accounting.epsilon(claim, delta),
+    'system': chosen.name,
+    'variant': chosen.variant,
+    'status': stated.status,
+    'epsilon': accounting.epsilon(stated, delta),
     'delta': delta,
-    'steps': steps,
+    'steps': plan.steps,
+    'sigma': next(iter(_flat(plan.noise)), None),
+    'noise': dict(plan.noise),
+    'sensitivity': dict(plan.sensitivity),
+    'unit': stated.unit,
+    'relation': stated.relation,
+    'mechanism': stated.mechanism,
+  }
+  if isinstance(event, accounting.ClaimedGaussianMF):
+    return _claimed_gaussian_mf(values, event, delta)
+  if isinstance(event, accounting.Gaussian):
+    values |= {
+      'noise_multiplier': event.noise_multiplier,
+      'mu': accounting.gaussian_mu(event),
+    }
+  if stated.status == 'proved':
+    values['uncovered'] = accounting.uncovered(stated)
+  return Answer(values, event)
+
+
+def _flat(noise: Mapping[str, Any]) -> Iterator[float]:
+  for value in noise.values():
+    yield from value if isinstance(value, Sequence) else (value,)
+
+
+def _claimed_gaussian_mf(
+  values: dict[str, Any], claim: accounting.ClaimedGaussianMF, delta: float
+) -> Answer:
+  """Besides what the paper claims, what its noise would be worth."""
+  per_step = {
+    'epsilon_per_step': claim.epsilon_per_step,
+    'delta_per_step': claim.delta_per_step,
+  }
+  multiplier = accounting.claimed_gaussian_mf_noise_multiplier(
+    *per_step.values()
+  )
+  event = accounting.Gaussian(multiplier, claim.count)
+  curve = accounting.curve_of(event)
+  values |= {
     'order': accounting.claimed_gaussian_mf_order(
-      steps=steps,
-      epsilon_per_step=value,
-      delta_per_step=delta_per_step,
-      delta=delta,
+      steps=claim.count, delta=delta, **per_step
     ),
-    'epsilon_per_step': value,
-    'delta_per_step': delta_per_step,
-    'sigma': multiplier * sensitivity,
+    **per_step,
     'noise_multiplier': multiplier,
-    'sensitivity': sensitivity,
-    'unit': 'rating',
-    'relation': 'replace',
     # The paper's item gradient has no noise, so none of these covers it.
     SAME_NOISE: {
       'exact': accounting.epsilon(event, delta),
@@ -74,62 +98,6 @@ def paper_gaussian_mf(
     },
   }
   return Answer(values, event, claim)
-
-
-def sound_gaussian_mf(
-  steps: int,
-  delta: float,
-  given: str,
-  value: float,
-  *,
-  relation: str,
-  sensitivity: float,
-  user_share: float,
-  **settings: Any,
-) -> Answer:
-  """What is proved when both gradients are noised.
-
-  `settings` are those of the config besides, which refuses what it would
-  refuse to train with.
-  """
-  # Here and not above: JAX takes a second, and no other answer needs it.
-  from dpmf_jax.plans import gaussian_mf as system
-
-  if given == 'sigma':
-    if not value > 0:
-      raise ValueError(
-        f'--sigma must be > 0, got {value}: without noise there is no epsilon'
-      )
-    per_unit, _ = accounting.split_noise_multiplier(1.0, user_share)
-    given, value = 'noise_multiplier', value / sensitivity / per_unit
-  config = system.GaussianMFConfig(
-    variant='sound',
-    relation=cast(Relation, relation),
-    delta=delta,
-    steps=steps,
-    user_share=user_share,
-    init='unit',  # for any rank; epsilon does not depend on it
-    **{given: value},
-    **settings,
-  )
-  event = cast(accounting.Gaussian, system.event(config))
-  user, item = system.noise_stds(config)
-  values = {
-    'status': 'proved',
-    'epsilon': accounting.epsilon(event, delta),
-    'delta': delta,
-    'steps': steps,
-    'sigma': user,
-    'sigma_item': item,
-    'noise_multiplier': event.noise_multiplier,
-    'sensitivity': sensitivity,
-    'unit': 'rating',
-    'relation': relation,
-    'mu': accounting.gaussian_mu(event),
-    'user_share': user_share,
-    'uncovered': event.uncovered,
-  }
-  return Answer(values, event)
 
 
 def gaussian(

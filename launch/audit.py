@@ -20,7 +20,6 @@ A search for data and settings that are worse than those in the library:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import os
@@ -31,7 +30,8 @@ from typing import Any
 
 from absl import flags
 
-from launch import cli
+from dpmf_jax import plans
+from launch import cli, settings
 
 RUNS = {'quick': 20_000, 'full': 200_000}
 
@@ -124,18 +124,18 @@ def main(argv) -> int:
 
 def _chosen() -> list[tuple[str, str]]:
   """The systems and variants that the flags name."""
-  from dpmf_jax.auditing.cases import CASES
+  known = [(n, v) for n, spec in plans.SPECS.items() for v in spec.cases]
 
   chosen = [
     (name, variant)
-    for name, variant in CASES
+    for name, variant in known
     if _SYSTEM.value in ('all', name) and _VARIANT.value in (None, variant)
   ]
   if not chosen:
-    known = ', '.join(f'{name} {variant}' for name, variant in CASES)
+    names = ', '.join(f'{name} {variant}' for name, variant in known)
     raise ValueError(
       f'there is no --system={_SYSTEM.value} with --variant={_VARIANT.value}; '
-      f'there are all, {known}'
+      f'there are all, {names}'
     )
   return chosen
 
@@ -169,7 +169,6 @@ def _canary_findings(key, chosen, number: int) -> Iterator[Any]:
   from dpmf_jax import auditing
   from dpmf_jax.ratings import catalog
   from dpmf_jax.rows import device_mesh
-  from dpmf_jax.systems import SYSTEMS
 
   ratings = catalog.load(_DATASET.value, data_dir=_DATA_DIR.value)
   facts = {
@@ -178,8 +177,7 @@ def _canary_findings(key, chosen, number: int) -> Iterator[Any]:
     'delta': _DELTA.value,
   }
   for place, (name, variant) in enumerate(tqdm.tqdm(chosen, unit='system')):
-    config: Any = SYSTEMS[name].config
-    fields = {field.name for field in dataclasses.fields(config)}
+    fields = settings.fields(plans.SPECS[name])
     run_key, coin_key = jax.random.split(jax.random.fold_in(key, place))
     yield auditing.audit_canaries(
       run_key,
@@ -200,7 +198,7 @@ def _searched_findings(key, chosen, seconds: float) -> Iterator[Any]:
   import tqdm
 
   from dpmf_jax import auditing
-  from dpmf_jax.auditing import cases, found, search
+  from dpmf_jax.auditing import found, search
   from dpmf_jax.rows import device_mesh
 
   mesh = device_mesh(_DEVICES.value)
@@ -216,14 +214,14 @@ def _searched_findings(key, chosen, seconds: float) -> Iterator[Any]:
         search_key,
         name,
         variant,
-        cases.CASES[name, variant][0],
+        plans.SPECS[name].cases[variant][0],
         seconds=seconds,
         mesh=mesh,
         progress=progress,
       )
     if _FOUND.value:
       found.add(record, pathlib.Path(_FOUND.value))
-    for other in (v for n, v in cases.CASES if n == name):
+    for other in plans.SPECS[name].cases:
       target = auditing.found_target(record, other)
       if target is not None:
         yield from auditing.audit(

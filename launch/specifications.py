@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from absl import flags
 
-if TYPE_CHECKING:  # --help should not wait for it
-  from dpmf_jax.ratings.specification import Levels
-  from dpmf_jax.ratings.table import Ratings
+from dpmf_jax import accounting
+from dpmf_jax.ratings import specification
+from dpmf_jax.ratings.specification import Levels
+from dpmf_jax.ratings.table import Ratings
 
 _COLUMN = flags.DEFINE_string(
   'epsilon_column',
@@ -37,27 +39,15 @@ _THRESHOLD = flags.DEFINE_string(
   '--epsilon_file lets be asked for. best balances noise against ratings that '
   'are used less; no rule looks at ratings.',
 )
-# The arguments of `specification.from_fractions`, with its defaults.
 _FRACTIONS = {
-  'conservative': flags.DEFINE_float(
-    'conservative',
-    0.54,
-    'fractions: part with epsilon uniform between --lowest and --middle.',
-  ),
-  'moderate': flags.DEFINE_float(
-    'moderate',
-    0.37,
-    'fractions: part with epsilon uniform between --middle and --highest.',
-  ),
-  'lowest': flags.DEFINE_float('lowest', 0.1, 'fractions: smallest epsilon.'),
-  'middle': flags.DEFINE_float('middle', 0.2, 'fractions: epsilon in between.'),
-  'highest': flags.DEFINE_float(
-    'highest', 1.0, 'fractions: epsilon of all other ratings.'
-  ),
-  'seed': flags.DEFINE_integer(
-    'specification_seed', 0, 'fractions: public seed of the groups.'
-  ),
+  name: flags.DEFINE_float(
+    name, default, f'fractions: {specification.FRACTIONS[name]}'
+  )
+  for name, default in specification.Fractions._field_defaults.items()
 }
+_SEED = flags.DEFINE_integer(
+  'specification_seed', 0, 'fractions: public seed of the groups.'
+)
 
 
 def check(
@@ -79,7 +69,7 @@ def check(
     _check_threshold(system, personalized, epsilon)
   sources = (_COLUMN, _FILE, _SPECIFICATION)
   given = [flag.name for flag in sources if flag.value is not None]
-  for flag in _FRACTIONS.values():
+  for flag in (*_FRACTIONS.values(), _SEED):
     if flag.present and _SPECIFICATION.value != 'fractions':
       raise ValueError(f'--{flag.name} needs --specification=fractions')
   if not given:
@@ -137,21 +127,21 @@ def _rule() -> Any:
 
 def levels() -> Levels | None:
   """The public distribution of epsilons; None where only ratings have them."""
-  from dpmf_jax.ratings import specification
-
   if _FILE.value is not None:
-    return specification.user_file_levels(_FILE.value)
+    return specification.user_levels(_table())
   if _SPECIFICATION.value == 'fractions':
-    fractions = _fractions()
-    del fractions['seed']
-    return specification.fraction_levels(**fractions)
+    return specification.fraction_levels(**_fractions())
   return None
 
 
-def threshold(*, method: Literal['weights', 'sampling']) -> float | None:
-  """What --threshold comes to, without a look at ratings; None without it."""
-  from dpmf_jax import accounting
+@functools.cache
+def _table() -> specification.Column:
+  """The file of users, read once."""
+  return specification.read_users(_FILE.value or '')
 
+
+def threshold(method: Literal['weights', 'sampling']) -> float | None:
+  """What --threshold comes to, without a look at ratings; None without it."""
   if _THRESHOLD.value is None:
     return None
   rule = _rule()
@@ -166,8 +156,6 @@ def threshold(*, method: Literal['weights', 'sampling']) -> float | None:
 
 def summary(epsilons: np.ndarray) -> dict[str, Any]:
   """Of the epsilons that training ratings have: for the curator only."""
-  from dpmf_jax.ratings import specification
-
   values, counts = np.unique(epsilons, return_counts=True)
   share = counts / counts.sum()
   return specification.summary(
@@ -183,18 +171,17 @@ def attach(ratings: Ratings, *, path: str | None, format: str) -> Ratings:
     path: the file that they are from, or None.
     format: of that file.
   """
-  from dpmf_jax.ratings import specification
-
   if _COLUMN.value is not None:
     assert path is not None  # see `check`
     return specification.from_column(
       ratings, path, _COLUMN.value, format=format
     )
   if _FILE.value is not None:
-    return specification.from_user_file(ratings, _FILE.value)
+    return specification.from_user_table(ratings, _table())
   if _SPECIFICATION.value == 'fractions':
-    settings: dict[str, Any] = _fractions()
-    return specification.from_fractions(ratings, **settings)
+    return specification.from_fractions(
+      ratings, seed=_SEED.value, **_fractions()
+    )
   return ratings
 
 
@@ -206,7 +193,8 @@ def public() -> dict[str, str]:
   elif _FILE.value is not None:
     found['specification'] = 'a file of users'
   elif _SPECIFICATION.value == 'fractions':
-    words = (f'{name} {value:g}' for name, value in _fractions().items())
+    shown = _fractions() | {'seed': _SEED.value}
+    words = (f'{name} {value:g}' for name, value in shown.items())
     found['specification'] = f'fractions: {", ".join(words)}'
   if _THRESHOLD.value is not None:
     found['threshold'] = _THRESHOLD.value

@@ -36,7 +36,7 @@ of user,epsilon) or --specification=fractions (drawn as published). In place of
     --output=runs/own
 
 Settings that a system has and that are not given keep its own default; see
-docs/design.md and the config classes in dpmf_jax/systems/.
+docs/systems.md.
 """
 
 from __future__ import annotations
@@ -50,12 +50,31 @@ from typing import Any
 
 from absl import flags
 
-from launch import attributes, choices, cli, specifications
+from dpmf_jax import plans
+from launch import cli, settings, specifications
 
+_SETTINGS = settings.define(own={'delta'})
 # So that --help shows them.
-flags.adopt_module_key_flags(attributes)
-flags.adopt_module_key_flags(choices)
+flags.adopt_module_key_flags(settings)
 flags.adopt_module_key_flags(specifications)
+
+_SYSTEM = flags.DEFINE_enum(
+  'system',
+  'gaussian_mf',
+  [*plans.SPECS, 'auto'],
+  'What to train. auto: what is best for this --unit and --epsilon and so many '
+  'users and items, and how, by a rule that looks at no rating '
+  '(plans/auto.py). sdmf, sdbpr and sdfm with --variant=sound are local_mf.\n'
+  + settings.SYSTEM_HELP,
+)
+_VARIANT = settings.define_variant()
+_DELTA = flags.DEFINE_float('delta', 1e-6, 'Delta of the guarantee.')
+_ATTRIBUTES = flags.DEFINE_bool(
+  'attributes',
+  False,
+  'sdfm: use genres, age, gender and occupation, which are then public, from '
+  'the folder of --dataset=ml-100k or ml-1m.',
+)
 
 _DATASET = flags.DEFINE_string(
   'dataset', None, 'A named data set, such as ml-100k, ml-1m or synthetic-1m.'
@@ -160,15 +179,58 @@ _BUDGET_EPSILON = flags.DEFINE_string(
 )
 
 
-def _features(entry, ratings) -> tuple[Any, ...]:
+def _chosen(ratings) -> settings.Chosen:
+  """What the flags say, for these ratings' numbers of users and items."""
+  from dpmf_jax.plans import auto
+
+  name = _SYSTEM.value
+  given = {key: flag.value for key, flag in _SETTINGS.items()}
+  more: dict[str, Any] = {}
+  if name == 'auto':
+    if given['epsilon'] is None:
+      raise ValueError('--system=auto needs --epsilon, such as --epsilon=1')
+    name, more = auto.choice(
+      given.pop('unit') or 'rating',
+      num_users=ratings.num_users,
+      num_items=ratings.num_items,
+      epsilon=given['epsilon'],
+      delta=_DELTA.value,
+    )
+  spec = plans.SPECS[name]
+  if spec.personalized:
+    method: Any = given['method'] or getattr(spec.config, 'method', 'weights')
+    given['epsilon'] = specifications.threshold(method) or given['epsilon']
+  if _ATTRIBUTES.value:
+    more['attributes'] = _attributes(spec, ratings)
+  chosen = settings.chosen(
+    name, _VARIANT, _DELTA, given, scale=ratings.scale, **more
+  )
+  if not chosen.spec.resolved:
+    return chosen
+  config = chosen.spec.resolved(
+    chosen.config, ratings.num_users, ratings.num_items
+  )
+  return chosen._replace(config=config)
+
+
+def _attributes(spec, ratings) -> Any:
+  from dpmf_jax.ratings import attributes, catalog
+
+  if 'attributes' not in settings.fields(spec):
+    raise ValueError('--attributes is for --system=sdfm alone')
+  if _DATASET.value is None:
+    raise ValueError('--attributes needs --dataset=ml-100k or ml-1m')
+  folder = catalog.fetch(_DATASET.value, data_dir=_DATA_DIR.value, quiet=True)
+  return attributes.movielens(ratings, folder)
+
+
+def _features(spec, ratings) -> tuple[Any, ...]:
   """The user features that the flags name, for `entry.build`; () if none."""
   path = _USER_FEATURES.value
   if path is None:
     return ()
-  if not entry.takes_features:
-    raise ValueError(
-      f'--system={choices.SYSTEM.value} takes no --user_features'
-    )
+  if not spec.takes_features:
+    raise ValueError(f'--system={_SYSTEM.value} takes no --user_features')
   from dpmf_jax.ratings.features import read_user_features
 
   return (read_user_features(ratings, path),)
@@ -299,27 +361,27 @@ def _train() -> None:
   from dpmf_jax.evaluation import metrics, plots, ranking
   from dpmf_jax.ratings.splits import random_split
   from dpmf_jax.rows import device_mesh, training_data
+  from dpmf_jax.systems import build
   from dpmf_jax.training import fit
 
   fraction = _TEST_FRACTION.value
   if not 0 <= fraction < 1:
     raise ValueError(f'--test_fraction={fraction} must be in [0, 1)')
   cutoffs = _cutoffs()
+  asked = _SYSTEM.value
   specifications.check(
-    system=choices.SYSTEM.value,
-    personalized=choices.personalized(choices.SYSTEM.value),
+    system=asked,
+    personalized=asked != 'auto' and plans.SPECS[asked].personalized,
     path=_RATINGS.value,
-    epsilon=choices.epsilon(),
+    epsilon=_SETTINGS['epsilon'].value,
   )
   ratings = specifications.attach(
     _load(), path=_RATINGS.value, format=_FORMAT.value
   )
   ratings = _with_public_ids(ratings)
-  name, variant, entry, config = choices.chosen(
-    ratings, dataset=_DATASET.value, data_dir=_DATA_DIR.value
-  )
-  features = _features(entry, ratings)
-  system = entry.build(config, *features)
+  name, variant, spec, config = _chosen(ratings)
+  features = _features(spec, ratings)
+  system = build(name, config, *features)
   if ratings.most_users and system.guarantee.unit != 'user':
     raise ValueError(
       f'--num_users is for what protects whole users, and --system={name} '
@@ -351,7 +413,7 @@ def _train() -> None:
   }
   if lists['users'] != wording.SECRET_COUNTED:
     public['num_users'] = ratings.num_users
-  settings = {
+  identity = {
     **public,
     'system': name,
     'config': repr(config),
@@ -361,14 +423,14 @@ def _train() -> None:
   }
   delta = getattr(config, 'delta', None)
   key, start = runs.restore(
-    folder, system, data, runs.random_key(seed), settings
+    folder, system, data, runs.random_key(seed), identity
   )
   if start:
     print(f'going on from step {start[0]} of {system.steps}')
   run = runs.run_id(folder)
   callbacks = [
     runs.checkpointer(
-      folder, key, settings, run=run, seconds=_CHECKPOINT_SECONDS.value
+      folder, key, identity, run=run, seconds=_CHECKPOINT_SECONDS.value
     )
   ]
   if spend:
@@ -397,8 +459,7 @@ def _train() -> None:
     for part, rows in (('train', data.by_user), ('test', test_rows))
     if rows is not None
   }
-  own = entry.personal
-  rank = features[0].shape[1] if features else 1
+  own = system.personal
   document = certificates.certificate(
     system.guarantee,
     system=name,
@@ -409,7 +470,7 @@ def _train() -> None:
     run=run,
     parameters=public,
     lists=lists,
-    personal=own and own.statement(config, specifications.levels(), rank),
+    personal=own and own.statement(specifications.levels()),
   )
   report = {
     'note': 'computed from the ratings without noise: not covered by the '
@@ -431,7 +492,7 @@ def _train() -> None:
     'curve': curve,
   }
   if own and train.epsilon is not None:
-    accounted = own.accounted(config, train.epsilon, rank)
+    accounted = own.accounted(train.epsilon)
     report['accounted_epsilons'] = specifications.summary(accounted)
   if test is not None and cutoffs:
     report['ranking'] = ranking.ranking_metrics(
@@ -441,9 +502,9 @@ def _train() -> None:
       cutoffs,
       threshold=_RANKING_THRESHOLD.value,
     )
-  if entry.traffic:
+  if spec.traffic:
     # Bytes of the mean client in a round.
-    report['communication'] = entry.traffic(
+    report['communication'] = spec.traffic(
       config,
       num_users=ratings.num_users,
       num_items=ratings.num_items,

@@ -1,20 +1,21 @@
 """A system and its certificate, for tests of what is said of them."""
 
 from dpmf_jax import certificates
-from dpmf_jax.systems import SYSTEMS
+from dpmf_jax.plans import SPECS
+from dpmf_jax.systems import build
 
 THREEFRY = 'threefry2x32, 64-bit key'
 
 
 def make(name='gaussian_mf', variant='sound', seed=None, **settings):
-  entry = SYSTEMS[name]
+  entry = SPECS[name]
   common = {'scale': (1.0, 5.0)}
   if name != 'nonprivate':
     common |= {'delta': 1e-6, 'epsilon': 1.5}
   if name == 'gaussian_mf':
     common |= {'steps': 10}
   config = entry.config(**{**entry.variants[variant], **common, **settings})
-  system = entry.build(config)
+  system = build(name, config)
   return system, certificates.certificate(
     system.guarantee,
     system=name,

@@ -9,13 +9,11 @@ import numpy as np
 
 from dpmf_jax.plans import objective_pmf as settings
 from dpmf_jax.plans.objective_pmf import PAPER, ObjectivePMFConfig
+from dpmf_jax.plans.personalized_pmf import PersonalizedPMFConfig
 from dpmf_jax.ratings.table import from_arrays
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems import noisy_equations, pmf
-from dpmf_jax.systems.personalized_pmf import (
-  PersonalizedPMFConfig,
-  personalized_pmf,
-)
+from dpmf_jax.systems.personalized_pmf import personalized_pmf
 
 SCALE = (1.0, 5.0)
 

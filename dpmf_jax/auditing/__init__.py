@@ -19,7 +19,6 @@ from jax.sharding import Mesh
 from dpmf_jax import accounting
 from dpmf_jax.accounting.events import leaves
 from dpmf_jax.auditing import canaries, found
-from dpmf_jax.auditing.cases import CASES, Case, build, scale_of
 from dpmf_jax.auditing.distinguishing import (
   CONFIDENCE,
   RUNS,
@@ -28,10 +27,13 @@ from dpmf_jax.auditing.distinguishing import (
   measure,
 )
 from dpmf_jax.auditing.pairs import Pair, library_pairs
-from dpmf_jax.auditing.sampling import Start, sampler, tiny_data
+from dpmf_jax.auditing.sampling import sampler, tiny_data
+from dpmf_jax.plans import SPECS
+from dpmf_jax.plans.spec import Case, Start
 from dpmf_jax.ratings.specification import with_epsilon
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import training_data
+from dpmf_jax.systems import made
 from dpmf_jax.training import fit
 from dpmf_jax.types import Guarantee, System
 
@@ -60,6 +62,7 @@ class Target(NamedTuple):
   delta: float
   start_seed: int | None = None  # drawn by the audit where it is None
   level: float | None = None  # of each rating, where that is what is stated
+  view: str | None = None  # of `System.views`, where the release is not it
 
 
 class Finding(NamedTuple):
@@ -93,12 +96,10 @@ def targets(name: str, variant: str) -> Iterator[Target]:
   Pairs that a search found are tried on all variants of the system, so that
   what broke one is known not to break another.
   """
-  for case in CASES[name, variant]:
-    system = build(name, variant, case.settings)
-    if case.view is not None:
-      system = system._replace(view=case.view)
+  for case in SPECS[name].cases[variant]:
+    system = made(name, variant, **case.settings)
     unit, relation = system.guarantee.unit, system.guarantee.relation
-    for pair in library_pairs(unit, relation, scale_of(case)):
+    for pair in library_pairs(unit, relation, case.settings['scale']):
       yield _target(name, variant, system, pair, case)
   for record in found.records():
     target = found_target(record, variant) if record.system == name else None
@@ -111,7 +112,7 @@ def found_target(record: found.Record, variant: str) -> Target | None:
   settings = found.settings_for(record, variant)
   if settings is None:
     return None
-  system = build(record.system, variant, settings)
+  system = made(record.system, variant, **settings)
   case = Case(settings, record.start)
   target = _target(record.system, variant, system, record.pair, case)
   return target._replace(start_seed=record.start_seed)
@@ -124,8 +125,9 @@ def _target(
   if case.level is not None:
     tables = (with_epsilon(ratings, case.level) for ratings in pair[1:])
     pair = Pair(pair.name, *tables)
+  view = case.view or case.settings.get('view')
   return Target(
-    name, variant, system, pair, case.start, delta, level=case.level
+    name, variant, system, pair, case.start, delta, level=case.level, view=view
   )
 
 
@@ -162,6 +164,7 @@ def audit(
       tiny_data(target.pair.first, target.pair.second),
       start=target.start,
       start_key=start_key,
+      view=target.view,
       mesh=mesh,
     )
     measured = measure(
@@ -199,7 +202,7 @@ def audit_canaries(
     confidence: in the lower bound.
     mesh: devices to train on.
   """
-  system = build(name, variant, settings)
+  system = made(name, variant, **settings)
   guarantee, delta = system.guarantee, _delta(system, settings)
   planted = canaries.insert(
     ratings,

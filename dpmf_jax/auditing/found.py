@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dpmf_jax.auditing.pairs import Pair, neighbours
-from dpmf_jax.auditing.sampling import Start
 from dpmf_jax.files import read_json, write_json
+from dpmf_jax.plans import SPECS, config_of
+from dpmf_jax.plans.spec import Start
 from dpmf_jax.ratings.table import Ratings
-from dpmf_jax.systems import SYSTEMS
 
 FILE = pathlib.Path(__file__).with_name('found.json')
 
@@ -53,18 +53,20 @@ def settings_for(record: Record, variant: str) -> dict[str, Any] | None:
   """
   if variant == record.variant:
     return dict(record.settings)
-  entry = SYSTEMS[record.system]
   # The presets of the variant where it was found belong to the case, but for
   # what says which variant it is, and for what the other must have and it
   # does not.
-  settings = {**entry.variants[record.variant], **record.settings}
+  settings = {
+    **SPECS[record.system].variants[record.variant],
+    **record.settings,
+  }
   settings = {
     name: value
     for name, value in settings.items()
     if value is not None and name != 'variant'
   }
   try:
-    entry.config(**{**entry.variants[variant], **settings})
+    config_of(record.system, variant, **settings)
   except ValueError:
     return None
   return settings

@@ -16,8 +16,7 @@ from dpmf_jax.kernels import lattice
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.plans.gaussian_mf import (
   GaussianMFConfig,
-  event,
-  guarantee,
+  plan,
   sensitivity,
 )
 from dpmf_jax.systems import gaussian_mf
@@ -45,7 +44,7 @@ def planted(epsilon: float = 1.0, delta: float = 1e-5) -> dict[str, Target]:
     )
 
   def bug(config: GaussianMFConfig, system: System) -> Target:
-    system = system._replace(guarantee=guarantee(config))
+    system = system._replace(guarantee=plan(config).guarantee)
     pair = library_pairs('rating', config.relation, config.scale)[0]
     return Target('planted', '', system, pair, 'aligned', delta)
 
@@ -90,7 +89,7 @@ def _hyper(config: GaussianMFConfig, **changes: float) -> System:
 
 
 def _scaled(config: GaussianMFConfig, factor: float) -> System:
-  spent: Any = event(config)
+  spent: Any = plan(config).guarantee.event
   smaller = dataclasses.replace(
     config, epsilon=None, noise_multiplier=spent.noise_multiplier * factor
   )
@@ -100,7 +99,7 @@ def _scaled(config: GaussianMFConfig, factor: float) -> System:
 def _unclipped(config: GaussianMFConfig) -> System:
   """Residuals of any size, with the noise of residuals up to the bound."""
   wide = dataclasses.replace(config, residual_bound=8.0)
-  spent: Any = event(config)
+  spent: Any = plan(config).guarantee.event
   multiplier = spent.noise_multiplier * sensitivity(config) / sensitivity(wide)
   return gaussian_mf.gaussian_mf(
     dataclasses.replace(wide, epsilon=None, noise_multiplier=multiplier)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +21,10 @@ from jax.sharding import PartitionSpec as Spec
 from dpmf_jax import training
 from dpmf_jax.auditing.ratios import log_ratio
 from dpmf_jax.auditing.statistics import Block, Blocks, Score
+from dpmf_jax.plans.spec import Start
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import AXIS, Data, training_data
 from dpmf_jax.types import Factors, Release, System, released
-
-Start = Literal['random', 'known', 'aligned']
 
 # Floats of all runs in a batch together, in the largest of its arrays.
 _BATCH_FLOATS = 2**20
@@ -88,10 +87,6 @@ class _Seen(NamedTuple):
   covered: tuple[str, ...]
 
 
-def _seen(system: System) -> _Seen:
-  return _Seen(system.view, system.model, system.guarantee.released)
-
-
 def _observed(seen: _Seen, key: jax.Array, state: Any, data: Data) -> list[Any]:
   """The arrays that may tell of ratings: how users are fitted does not."""
   if seen.view is not None:
@@ -122,6 +117,7 @@ def sampler(
   *,
   start: Start,
   start_key: jax.Array,
+  view: str | None = None,
   mesh: Mesh | None = None,
 ) -> Sampler:
   """Runs of `system` on either of `data`.
@@ -135,6 +131,8 @@ def sampler(
       depend on ratings. 'aligned': the same, with all factors along the
       first axis, of norm 1.
     start_key: of the initial state.
+    view: which of `System.views` the attacker has; the release where it is
+      none of them.
     mesh: devices that share the runs of a batch.
   """
   init_key, ratio_key = jax.random.split(start_key)
@@ -142,7 +140,9 @@ def sampler(
   states = [
     _aligned(system.init(jax.random.clone(init_key), d), start) for d in data
   ]
-  seen = _seen(system)
+  seen = _Seen(
+    system.views.get(view or ''), system.model, system.guarantee.released
+  )
   leaves = jax.eval_shape(
     functools.partial(_observed, seen),
     jax.random.clone(ratio_key),

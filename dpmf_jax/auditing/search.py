@@ -18,11 +18,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from dpmf_jax.auditing.cases import Case, build, scale_of
 from dpmf_jax.auditing.distinguishing import Measurement, measure
 from dpmf_jax.auditing.found import Record
 from dpmf_jax.auditing.pairs import Pair, Row, neighbours
-from dpmf_jax.auditing.sampling import Start, sampler, tiny_data
+from dpmf_jax.auditing.sampling import sampler, tiny_data
+from dpmf_jax.plans.spec import Case, Start
+from dpmf_jax.systems import made
 
 _SHAPES = ((2, 1), (4, 1), (3, 2))  # users, items
 _LEVELS = 5  # ratings, from the lowest to the highest
@@ -65,7 +66,7 @@ def search(
   """
   choice_key, run_key = jax.random.split(key)
   rng = np.random.default_rng(np.asarray(jax.random.key_data(choice_key)))
-  relation = build(name, variant, case.settings).guarantee.relation
+  relation = made(name, variant, **case.settings).guarantee.relation
   began, elite, number = time.monotonic(), [], 0
   while True:
     spent = time.monotonic() - began
@@ -98,10 +99,11 @@ def quick_bound(
   """A measurement to compare cases by; its confidence is low."""
   first, second = record.pair.first, record.pair.second
   sample = sampler(
-    build(record.system, record.variant, record.settings),
+    made(record.system, record.variant, **record.settings),
     tiny_data(first, second),
     start=record.start,
     start_key=jax.random.key(record.start_seed),
+    view=record.settings.get('view'),
     mesh=mesh,
   )
   return measure(
@@ -171,7 +173,7 @@ def _record(
   candidate: Candidate, name: str, variant: str, case: Case, label: str
 ) -> Record | None:
   """The candidate as a case; None if it is none."""
-  low, high = scale_of(case)
+  low, high = case.settings['scale']
   values = np.linspace(low, high, _LEVELS)
 
   def rows(levels: np.ndarray) -> list[Row]:

@@ -12,7 +12,6 @@ import numpy as np
 
 from dpmf_jax import files
 from dpmf_jax.plans.sdmf import SDMFConfig
-from dpmf_jax.plans.settings import require
 from dpmf_jax.plans.untrusted_pmf import UntrustedPMFConfig
 
 CONFIGS = {'sdmf': SDMFConfig, 'untrusted_pmf': UntrustedPMFConfig}
@@ -34,6 +33,13 @@ class Node(NamedTuple):
   @property
   def users(self) -> np.ndarray:
     return np.arange(self.first, self.first + self.size, dtype=np.uint32)
+
+
+def _require(config: object, **checks: tuple[bool, str]) -> None:
+  """Raises ValueError for the first field whose check does not hold."""
+  for field, (holds, bound) in checks.items():
+    if not holds:
+      raise ValueError(f'{field}={getattr(config, field)!r} must be {bound}')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +74,7 @@ class Plan:
 
   def __post_init__(self):
     firsts = np.cumsum([0] + [node.size for node in self.nodes])[:-1]
-    require(
+    _require(
       self,
       run=(len(bytes.fromhex(self.run)) == RUN_BYTES, f'{RUN_BYTES} bytes'),
       system=(self.system in CONFIGS, f'one of {sorted(CONFIGS)}'),

@@ -22,12 +22,13 @@ from dpmf_jax.federated.journal import Journal
 from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.federated.plan import RECOMMENDER, Plan
 from dpmf_jax.mechanisms import response
-from dpmf_jax.plans.sdmf import epsilons
+from dpmf_jax.plans.sdcf import epsilons
 from dpmf_jax.rows import Rows, put_rows, rows
 from dpmf_jax.runs import random_key
+from dpmf_jax.systems import sdmf
 from dpmf_jax.systems.sdcf import messages as sdcf_messages
 from dpmf_jax.systems.sdcf import rounds as sdcf
-from dpmf_jax.systems.sdcf import sdmf, sgld
+from dpmf_jax.systems.sdcf import sgld
 from dpmf_jax.systems.sdcf.client_blocks import client_blocks
 from dpmf_jax.types import Factors
 
@@ -171,7 +172,7 @@ def _start(plan: Plan, number: int, own: Rows, key: jax.Array) -> Leaves:
   factor_key, bits_key, _ = jax.random.split(init_key, 3)
   user_key, _ = jax.random.split(factor_key)
   every = jax.random.uniform(user_key, (plan.num_users, config.rank))
-  factors = config.init_size * every[here.users]
+  factors = sgld.INIT_SIZE * every[here.users]
   permanent, instant = epsilons(config)
   coins, _ = sdcf.coins_of(
     own,

@@ -19,7 +19,7 @@ from dpmf_jax.federated.plan import RECOMMENDER, Plan
 from dpmf_jax.federated.rounds import Exchange, gathered
 from dpmf_jax.federated.sdmf_node import SCALARS
 from dpmf_jax.mechanisms import response
-from dpmf_jax.plans.langevin import Average
+from dpmf_jax.plans.sdcf import Average
 from dpmf_jax.runs import random_key
 from dpmf_jax.systems.sdcf import messages as sdcf_messages
 from dpmf_jax.systems.sdcf import rounds as sdcf
@@ -156,7 +156,7 @@ def _start(plan: Plan, key: jax.Array) -> Leaves:
   nobody: None = None  # the number of ratings is a setting here
   langevin = sgld.langevin(ridge_key, config, nobody)  # pyright: ignore
   return {
-    'item': np.asarray(config.init_size * item),
+    'item': np.asarray(sgld.INIT_SIZE * item),
     'round': np.int32(0),
     'stopped': np.int32(0),
     'converged': np.zeros(plan.num_users, bool),

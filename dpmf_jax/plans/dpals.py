@@ -2,149 +2,142 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import cast
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
-from dpmf_jax.accounting.events import checked_count
-from dpmf_jax.accounting.rounding import (
-  MAX_STD,
-  least_spacing,
-  user_term_bound,
-)
+from dpmf_jax.accounting.rounding import MAX_STD, least_spacing, user_term_bound
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP
 from dpmf_jax.plans import assumptions
-from dpmf_jax.plans.choice import rank_for
-from dpmf_jax.plans.settings import require, scale_check
+from dpmf_jax.plans.auto import rank_for
+from dpmf_jax.plans.settings import (
+  config,
+  delta_setting,
+  epsilon_setting,
+  own_ridge_setting,
+  relation_setting,
+  scale_setting,
+  setting,
+  steps_setting,
+)
+from dpmf_jax.plans.spec import Case, Plan, Spec
 from dpmf_jax.types import Guarantee, Relation, Tails
 
-MOST_RANK = 16
+MAX_RANK = 16
+# What earlier sweeps weigh in the vectors' sums.
+MEMORY = 0.4
+# Of users' biases in their fits to what is released.
+FINAL_BIAS_RIDGE = 5.0
 # Part of delta that is kept for the end of the noise's tails. What they take
 # depends on the number of items, which a guarantee does not look up.
 TAIL_SHARE = 1e-4
-# What is known of float32 where a bound is computed; see `sensitivity`.
+# What is known of float32 where a bound is computed; see `_sensitivity`.
 _ROUNDING = 1e-4
 
 
-@dataclass(frozen=True, kw_only=True)
+@config
 class DPALSConfig:
   """Public facts about a run; nothing here may be computed from ratings.
 
   Lengths in ratings are in quarters of the scale's width: 1 star of 1..5.
-
-  Attributes:
-    relation: 'add_remove': all ratings of a user are there or not.
-    scale: (lowest, highest) possible rating.
-    delta: of the overall (epsilon, delta) guarantee.
-    epsilon: target of the overall guarantee, to which noise is calibrated.
-    noise_multiplier: instead of `epsilon`: of each sweep, the noise over the
-      sensitivity.
-    rank: number of factors; 0 is item means alone, None is what
-      `user_choice.rank_for` says of the numbers of users and items.
-    steps: sweeps.
-    contribution: bound on a user's terms in all items together.
-    label_bound: residuals are clipped to +- this.
-    count_scale: weight of an item's count against its sum of residuals.
-    vector_share: bound on a user's vector in the sums, where a bias is 1.
-    clip_norm: users' vectors are clipped to this, and then scaled to
-      `vector_share`.
-    adaptivity: items get weights ~ (count + a third of the mean)^-adaptivity.
-    memory: what earlier sweeps weigh in the vectors' sums.
-    bias_ridge, vector_ridge: of users' fits in sweeps.
-    final_bias_ridge, final_vector_ridge: of users' fits to what is released.
   """
 
-  relation: Relation
-  scale: tuple[float, float]
-  delta: float
-  epsilon: float | None = None
-  noise_multiplier: float | None = None
-  rank: int | None = None
-  steps: int = 12
-  contribution: float = 4.0
-  label_bound: float = 2.0
-  count_scale: float = 0.5
-  vector_share: float = 1.2
-  clip_norm: float = 0.2
-  adaptivity: float = 0.4
-  memory: float = 0.4
-  bias_ridge: float = 10.0
-  vector_ridge: float = 1.0
-  final_bias_ridge: float = 5.0
-  final_vector_ridge: float = 5.0
+  relation: Relation = relation_setting('add_remove')
+  scale: tuple[float, float] = scale_setting()
+  delta: float = delta_setting(above=0, maximum=0.25)
+  epsilon: float | None = epsilon_setting(default=None)
+  noise_multiplier: float | None = setting(
+    default=None,
+    above=0,
+    help='Noise over sensitivity of a whole step, instead of epsilon.',
+  )
+  rank: int | None = setting(
+    default=None,
+    minimum=0,
+    maximum=MAX_RANK,
+    help='Number of factors; 0 is item means alone. By default it is chosen '
+    'from the numbers of users and items.',
+  )
+  steps: int = steps_setting(default=12, maximum=1_000)
+  contribution: float = setting(
+    default=4.0,
+    minimum=1e-6,
+    maximum=1e6,
+    help="Bound on a user's terms in all items, in quarters of the scale.",
+  )
+  label_bound: float = setting(
+    default=2.0,
+    above=0,
+    maximum=16,
+    help='Residuals are clipped to +- this, in quarters of the scale.',
+  )
+  count_scale: float = setting(
+    default=0.5,
+    above=0,
+    help="Weight of an item's count against its sum of residuals.",
+  )
+  vector_share: float = setting(
+    default=1.2,
+    minimum=1e-6,
+    maximum=1e6,
+    help="Bound on a user's vector in the sums, where a bias is 1.",
+  )
+  clip_norm: float = setting(
+    default=0.2,
+    minimum=1e-6,
+    maximum=1e6,
+    help="Users' vectors are clipped to this, and then scaled to vector_share.",
+  )
+  adaptivity: float = setting(
+    default=0.4,
+    minimum=0,
+    maximum=1,
+    help='How much more weight rare items get: weights are ~ (count + a third '
+    'of the mean)^-adaptivity.',
+  )
+  bias_ridge: float = setting(
+    default=10.0,
+    minimum=1e-6,
+    maximum=1e6,
+    help="Ridge of users' biases in sweeps.",
+  )
+  vector_ridge: float = setting(
+    default=1.0,
+    minimum=1e-6,
+    maximum=1e6,
+    help="Ridge of users' vectors in sweeps.",
+  )
+  final_vector_ridge: float = own_ridge_setting(
+    default=5.0, what='a vector', above=None, minimum=1e-6, maximum=1e6
+  )
 
-  def __post_init__(self):
-    checked_count('steps', self.steps)
-    if self.rank is not None:
-      checked_count('rank', self.rank)
-    positive = (
-      'contribution',
-      'vector_share',
-      'clip_norm',
-      'bias_ridge',
-      'vector_ridge',
-      'final_bias_ridge',
-      'final_vector_ridge',
-    )
-    require(
-      self,
-      relation=(self.relation == 'add_remove', "'add_remove'"),
-      scale=scale_check(self.scale),
-      delta=(0 < self.delta <= 0.25, 'in (0, 1/4]'),
-      rank=(0 <= (self.rank or 0) <= MOST_RANK, f'in 0..{MOST_RANK}, or None'),
-      steps=(1 <= self.steps <= 1_000, 'in 1..1000'),
-      label_bound=(0 < self.label_bound <= 16, 'in (0, 16]'),
-      count_scale=(
-        0 < self.count_scale <= self.label_bound,
-        'in (0, label_bound]',
-      ),
-      adaptivity=(0 <= self.adaptivity <= 1, 'in [0, 1]'),
-      memory=(0 <= self.memory <= 1, 'in [0, 1]'),
-      **{
-        field: (1e-6 <= getattr(self, field) <= 1e6, 'in [1e-6, 1e6]')
-        for field in positive
-      },
-    )
-    width = self.scale[1] - self.scale[0]
-    if not 1e-6 <= width <= 1e6 or max(map(abs, self.scale)) > 64 * width:
+  def check(self):
+    low, high = self.scale
+    if self.count_scale > self.label_bound:
       raise ValueError(
-        f'scale={self.scale!r} must have a width in [1e-6, 1e6] and be within '
-        '64 widths of 0, for float32'
+        f'count_scale={self.count_scale!r} must be in (0, label_bound]'
+      )
+    if max(abs(low), abs(high)) > 64 * (high - low):
+      raise ValueError(
+        f'scale={self.scale!r} must be within 64 widths of 0, for float32'
       )
     if (self.epsilon is None) == (self.noise_multiplier is None):
       raise ValueError('give exactly one of epsilon and noise_multiplier')
-    event(self)  # raises for an epsilon that no noise gives
+    plan(self)  # raises for an epsilon that no noise gives
 
   @property
-  def star(self) -> float:
-    """A quarter of the scale's width."""
+  def quarter(self) -> float:
+    """Of the scale's width."""
     return (self.scale[1] - self.scale[0]) / 4
 
   @property
   def center(self) -> float:
     """What ratings are counted from; people rate more up than down."""
     return self.scale[0] + 0.625 * (self.scale[1] - self.scale[0])
-
-
-def event(config: DPALSConfig) -> accounting.Gaussian:
-  """What `config.steps` sweeps spend, for the accountant."""
-  return accounting.drawn_gaussian(
-    lambda _: TAIL_SHARE * config.delta,
-    delta=config.delta,
-    count=config.steps,
-    epsilon=config.epsilon,
-    noise_multiplier=config.noise_multiplier,
-  )
-
-
-def rank_of(config: DPALSConfig, num_users: int, num_items: int) -> int:
-  """The rank that is used."""
-  if config.rank is not None:
-    return config.rank
-  mu = math.sqrt(config.steps) / event(config).noise_multiplier
-  return rank_for(mu, num_users, num_items)
 
 
 def resolved(
@@ -154,47 +147,32 @@ def resolved(
 
   Its guarantee, and a certificate's parameters, then state what is run.
   """
-  return replace(config, rank=rank_of(config, num_users, num_items))
+  if config.rank is not None:
+    return config
+  mu = math.sqrt(config.steps) / _multiplier(config)
+  return replace(config, rank=rank_for(mu, num_users, num_items))
 
 
-def sensitivity(config: DPALSConfig, rank: int) -> float:
-  """How far one user moves a sweep's sums, over all items, in L2 norm.
+def lattice_unit(config: DPALSConfig, num_users: int) -> float:
+  """What terms are cut to: sums and noise fit into integers.
 
-  Privacy: `user_sums.item_sums` says contribution * sqrt(1 + vector_share^2)
-  in exact arithmetic, and without vectors contribution alone. Products of
-  float32 are off by less than 1e-6 each, which `_ROUNDING` covers: a term
-  has at most six of them, and bounds on weights and vectors have a slack of
-  their own.
+  This and `check_tails` are for a config with a rank, see `resolved`.
   """
-  share = config.vector_share if rank else 0.0
-  bound = config.contribution * config.star * math.hypot(1.0, share)
-  return bound * (1 + _ROUNDING)
-
-
-def noise_std(config: DPALSConfig, rank: int) -> float:
-  """The standard deviation of the noise on every sum of a sweep."""
-  more = event(config).noise_multiplier * ROUNDED_UP
-  return more * sensitivity(config, rank)
-
-
-def lattice_unit(config: DPALSConfig, num_users: int, rank: int) -> float:
-  """What terms are cut to: sums and noise fit into integers."""
   largest = user_term_bound(
-    config.label_bound * config.star,
-    config.count_scale * config.star,
+    config.label_bound * config.quarter,
+    config.count_scale * config.quarter,
     config.vector_share,
   )
   unit = least_spacing(num_users, largest)
-  std = noise_std(config, rank)
+  std = plan(config).noise['sums']
   return max(unit, math.ldexp(2.0, math.frexp(std / MAX_STD)[1]))
 
 
-def check_tails(config: DPALSConfig, num_items: int, rank: int) -> None:
+def check_tails(config: DPALSConfig, num_items: int) -> None:
   """Refuses so little noise that the end of its tails would tell."""
   # A user who rated everything moves every sum in every sweep.
-  draws = num_items * (2 + rank)
-  multiplier = event(config).noise_multiplier
-  lost = config.steps * tails.uncovered_jointly(multiplier, draws)
+  draws = num_items * (2 + cast(int, config.rank))
+  lost = config.steps * tails.uncovered_jointly(_multiplier(config), draws)
   if lost > TAIL_SHARE * config.delta:
     raise ValueError(
       f'delta={config.delta!r} is too small, or the noise too little, for '
@@ -204,13 +182,33 @@ def check_tails(config: DPALSConfig, num_items: int, rank: int) -> None:
     )
 
 
-ADVERSARY = (
+def _multiplier(config: DPALSConfig) -> float:
+  return cast(
+    accounting.Gaussian, plan(config).guarantee.event
+  ).noise_multiplier
+
+
+def _sensitivity(config: DPALSConfig, vectors: bool) -> float:
+  """How far one user moves a sweep's sums, over all items, in L2 norm.
+
+  Privacy: `user_sums.item_sums` says contribution * sqrt(1 + vector_share^2)
+  in exact arithmetic, and without vectors contribution alone. Products of
+  float32 are off by less than 1e-6 each, which `_ROUNDING` covers: a term
+  has at most six of them, and bounds on weights and vectors have a slack of
+  their own.
+  """
+  share = config.vector_share if vectors else 0.0
+  bound = config.contribution * config.quarter * math.hypot(1.0, share)
+  return bound * (1 + _ROUNDING)
+
+
+_ADVERSARY = (
   "anyone who sees what is released and knows all other users' ratings, the "
   'item ids, the number of users, the code and its settings, but not the '
   'random key; also all other users together, with what they compute from '
   'their own ratings (joint differential privacy)'
 )
-ASSUMPTIONS = (
+_ASSUMPTIONS = (
   assumptions.PUBLIC_SETTINGS,
   'The list of item ids and the number of users are public, and the same '
   'whether or not a user is there: a user who is not there is one without '
@@ -232,43 +230,98 @@ ASSUMPTIONS = (
 )
 
 
-def guarantee(config: DPALSConfig) -> Guarantee:
-  """What is stated of a run, for either case where the rank is still open."""
+@functools.lru_cache
+def plan(config: DPALSConfig) -> Plan:
+  """The standard deviation of the noise on every sum of a sweep.
+
+  For either case where the rank is still open; see `resolved`.
+  """
+  event = accounting.drawn_gaussian(
+    lambda _: TAIL_SHARE * config.delta,
+    delta=config.delta,
+    count=config.steps,
+    epsilon=config.epsilon,
+    noise_multiplier=config.noise_multiplier,
+  )
+  # It matters whether there are vectors, not how long they are.
+  cases = {'sums': bool(config.rank)}
+  if config.rank is None:
+    cases = {'sums (rank 0)': False, 'sums (above 0)': True}
+  moved = {name: _sensitivity(config, has) for name, has in cases.items()}
+  more = event.noise_multiplier * ROUNDED_UP
+  noise = {name: more * each for name, each in moved.items()}
+  return Plan(
+    guarantee=_guarantee(config, event, moved, noise),
+    steps=config.steps,
+    noise=noise,
+    sensitivity=moved,
+  )
+
+
+def _guarantee(
+  config: DPALSConfig,
+  event: accounting.Gaussian,
+  moved: Mapping[str, float],
+  noise: Mapping[str, float],
+) -> Guarantee:
   rank = config.rank
   sums = 'counts, sums of residuals and sums of residuals times user vectors'
   if rank == 0:
     sums = 'counts and sums of residuals'
   elif rank is None:
     rank = 'chosen from the numbers of users and items'
+  # How many items there are is not known here: as many draws as `check_tails`
+  # lets pass.
+  draws = tails.most_draws(TAIL_SHARE * config.delta / config.steps)
   return Guarantee(
     status='proved',
     unit='user',
     relation=config.relation,
-    adversary=ADVERSARY,
+    adversary=_ADVERSARY,
     released=('item factors', 'offset', 'item ids'),
     secret=('ratings', 'user factors', 'user ids', 'random key'),
-    assumptions=ASSUMPTIONS,
+    assumptions=_ASSUMPTIONS,
     mechanism=f'{config.steps} adaptive sweeps of rank {rank}, each of which '
     f'releases {sums} of all items with Gaussian noise; a user moves all of '
-    f'them together by at most {_figure(config, sensitivity)} in L2 norm, and '
-    f'the noise has a standard deviation of {_figure(config, noise_std)}',
-    event=event(config),
-    tails=_tails(config),
+    f'them together by at most {_figures(moved)} in L2 norm, and '
+    f'the noise has a standard deviation of {_figures(noise)}',
+    event=event,
+    tails=Tails(event.noise_multiplier, draws, config.steps),
   )
 
 
-def _tails(config: DPALSConfig) -> Tails:
-  # How many items there are is not known here: as many draws as `check_tails`
-  # lets pass.
-  draws = tails.most_draws(TAIL_SHARE * config.delta / config.steps)
-  return Tails(event(config).noise_multiplier, draws, config.steps)
+def _figures(values: Mapping[str, float]) -> str:
+  """For the config's rank, or for any that may be chosen."""
+  return ' or '.join(
+    f'{value:.6g}{name.removeprefix("sums")}' for name, value in values.items()
+  )
 
 
-def _figure(
-  config: DPALSConfig, of: Callable[[DPALSConfig, int], float]
-) -> str:
-  """What `of` is for the config's rank, or for any that may be chosen."""
-  if config.rank is not None:
-    return f'{of(config, config.rank):.6g}'
-  # It depends on whether there are vectors, not on how long they are.
-  return f'{of(config, 0):.6g} (rank 0) or {of(config, 1):.6g} (above 0)'
+# A user with one rating reaches the bound on contributions, and vectors theirs.
+_CASE = {
+  'scale': (1.0, 5.0),
+  'delta': 1e-5,
+  'contribution': 0.5,
+  'clip_norm': 1e-3,
+  'count_scale': 0.2,
+}
+
+SPEC = Spec(
+  name='dpals',
+  help='Alternating least squares that protects whole users.',
+  config=DPALSConfig,
+  plan=plan,
+  variants={'sound': {'relation': 'add_remove'}},
+  cases={
+    'sound': tuple(
+      Case({**_CASE, 'epsilon': epsilon, 'rank': rank, 'steps': steps}, 'known')
+      for epsilon, rank, steps in (
+        (1.0, 0, 1),
+        (4.0, 0, 2),
+        (1.0, 1, 2),
+        (4.0, 2, 2),
+      )
+    )
+  },
+  resolved=resolved,
+)

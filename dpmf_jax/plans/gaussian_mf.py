@@ -6,102 +6,95 @@ settings: sensitivity, noise, the accountant's event and the statement.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
-
-import numpy as np
+import functools
+from typing import Any, Literal, cast
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
-from dpmf_jax.accounting.events import checked_count
 from dpmf_jax.plans import assumptions
 from dpmf_jax.plans.settings import (
-  relation_check,
-  require,
-  scale_check,
-  variant_check,
+  config,
+  delta_setting,
+  epsilon_setting,
+  optimizer_setting,
+  rank_setting,
+  relation_setting,
+  ridge_setting,
+  scale_setting,
+  setting,
+  step_size_setting,
+  steps_setting,
 )
-from dpmf_jax.types import Guarantee, Relation, Tails
-
-if TYPE_CHECKING:
-  import optax
+from dpmf_jax.plans.spec import Case, Plan, Spec, Start
+from dpmf_jax.types import Guarantee, Optimizer, Relation, Tails
 
 
-@dataclass(frozen=True, kw_only=True)
+@config
 class GaussianMFConfig:
-  """Public facts about a run; nothing here may be computed from ratings.
+  """Public facts about a run; nothing here may be computed from ratings."""
 
-  Attributes:
-    variant: 'paper' is Algorithm 1 to the letter with its claimed epsilon;
-      'sound' has noise on both gradients and a proved epsilon.
-    relation: 'replace' (the value of one rating changes; who rated what is
-      public) or 'add_remove' (one rating is there or not). The paper has
-      only 'replace'.
-    scale: (lowest, highest) possible rating.
-    delta: of the overall (epsilon, delta) guarantee.
-    epsilon: target of the overall guarantee, to which noise is calibrated.
-    noise_multiplier: instead of `epsilon`: for a whole step, the noise over
-      the sensitivity of both gradients together (sound).
-    epsilon_per_step, delta_per_step: instead of `epsilon`, the paper's eps_i
-      and delta (paper); delta_per_step is used with `epsilon` too.
-    rank, steps, step_size, ridge, clip_norm: n, J, mu, lambda and C.
-    residual_bound: clip residuals to +- this (sound). The paper has none.
-    lattice_bits: gradients are exact sums, rounded to multiples of
-      residual_bound * clip_norm / 2^lattice_bits (sound), for
-      at most 2^(30 - lattice_bits) users and items.
-    offset: a public constant added to every prediction; None is 5/8 of the
-      way up the scale, as people rate more up than down. The paper has 0.
-    init: 'unit' (Alg. 1, line 1: random rows of norm 1) or 'bias' (one
-      column constant for users, one for items, so that the first steps fit
-      item and user biases; the other columns small and random).
-    user_share: part of a step's squared privacy loss that is spent on the
-      user gradient (sound).
-    optimizer: an optax transformation that replaces SGD with `step_size`.
-  """
+  variant: Literal['paper', 'sound'] = setting(
+    help='paper: Algorithm 1 to the letter, with its claimed epsilon. sound: '
+    'noise on both gradients, and a proved epsilon.',
+    flag=False,
+  )
+  relation: Relation = relation_setting()
+  scale: tuple[float, float] = scale_setting()
+  delta: float = delta_setting(above=0, maximum=0.25)
+  epsilon: float | None = epsilon_setting(default=None)
+  noise_multiplier: float | None = setting(
+    default=None,
+    above=0,
+    help='Noise over sensitivity of a whole step, instead of epsilon.',
+  )
+  epsilon_per_step: float | None = setting(
+    default=None, help="paper: the paper's eps_i, instead of epsilon."
+  )
+  delta_per_step: float = setting(
+    default=0.01, help="paper: the paper's delta of a step."
+  )
+  rank: int = rank_setting(default=4, maximum=10_000)
+  steps: int = steps_setting(default=60)
+  step_size: float = step_size_setting(default=0.001)
+  ridge: float = ridge_setting(default=0.0)
+  clip_norm: float = setting(
+    default=1.0, above=0, help='Largest norm of a factor inside a gradient.'
+  )
+  residual_bound: float | None = setting(
+    default=1.0,
+    help='Residuals are clipped to +- this; the paper has no bound.',
+  )
+  offset: float | None = setting(
+    default=None,
+    help='A public constant added to every prediction; by default 5/8 of the '
+    'way up the scale, as people rate more up than down. The paper has 0.',
+  )
+  lattice_bits: int = setting(
+    default=10,
+    minimum=4,
+    maximum=18,
+    help='Sums are rounded to 2^-this of the largest term, for at most '
+    '2^(30 - this) users and items.',
+  )
+  init: Literal['unit', 'bias'] = setting(
+    default='bias',
+    help='How factors start. unit: random rows of norm 1 (Alg. 1, line 1). '
+    'bias: one column constant for users, one for items, so that the first '
+    'steps fit biases; the others small and random.',
+  )
+  user_share: float = setting(
+    default=0.5,
+    above=0,
+    below=1,
+    help="Part of a step's squared privacy loss spent on the user gradient.",
+  )
+  optimizer: Optimizer | None = optimizer_setting(
+    default=None, instead_of='SGD with step_size'
+  )
 
-  variant: Literal['paper', 'sound']
-  relation: Relation
-  scale: tuple[float, float]
-  delta: float
-  epsilon: float | None = None
-  noise_multiplier: float | None = None
-  epsilon_per_step: float | None = None
-  delta_per_step: float = 0.01
-  rank: int = 4
-  steps: int = 60
-  step_size: float = 0.001
-  ridge: float = 0.0
-  clip_norm: float = 1.0
-  residual_bound: float | None = 1.0
-  offset: float | None = None
-  lattice_bits: int = 10
-  init: Literal['unit', 'bias'] = 'bias'
-  user_share: float = 0.5
-  optimizer: optax.GradientTransformation | None = None
-
-  def __post_init__(self):
-    for field in ('rank', 'steps', 'lattice_bits'):
-      # 10.5 bits would pass every bound and be cut to 10 further on.
-      checked_count(field, getattr(self, field))
-    require(
-      self,
-      variant=variant_check(self.variant),
-      relation=relation_check(self.relation),
-      scale=scale_check(self.scale),
-      delta=(0 < self.delta <= 0.25, 'in (0, 1/4]'),
-      rank=(
-        (2 if self.init == 'bias' else 1) <= self.rank <= 10_000,
-        "at least 1, at least 2 with init='bias', and at most 10000",
-      ),
-      steps=(self.steps >= 1, 'at least 1'),
-      step_size=(0 < self.step_size < np.inf, 'positive and finite'),
-      ridge=(0 <= self.ridge < np.inf, 'at least 0 and finite'),
-      offset=(np.isfinite(self.center), 'finite, or None'),
-      clip_norm=(0 < self.clip_norm < np.inf, 'positive and finite'),
-      init=(self.init in ('unit', 'bias'), "'unit' or 'bias'"),
-      user_share=(0 < self.user_share < 1, 'in (0, 1)'),
-      lattice_bits=(4 <= self.lattice_bits <= 18, 'in 4..18'),
-    )
+  def check(self):
+    if self.init == 'bias' and self.rank < 2:
+      raise ValueError(f"rank={self.rank} must be at least 2 with init='bias'")
     paper = self.variant == 'paper'
     ways = ('epsilon', 'epsilon_per_step' if paper else 'noise_multiplier')
     given = [
@@ -121,7 +114,7 @@ class GaussianMFConfig:
       )
     if not paper:
       self._check_arithmetic()
-      event(self)  # raises for so little noise that the end of its tails tells
+      plan(self)  # raises for so little noise that the end of its tails tells
     for field in ('residual_bound', 'offset', 'init') if paper else ():
       if getattr(self, field) != PAPER[field]:
         raise ValueError(
@@ -204,22 +197,21 @@ def sensitivity(config: GaussianMFConfig) -> float:
   )
 
 
-def event(
-  config: GaussianMFConfig,
-) -> accounting.Gaussian | accounting.ClaimedGaussianMF:
-  """What `config.steps` steps spend, for the accountant."""
-  if config.variant == 'paper':
-    per_step = config.epsilon_per_step
-    if config.epsilon is not None:
-      per_step = accounting.claimed_gaussian_mf_epsilon_per_step(
-        epsilon=config.epsilon,
-        steps=config.steps,
-        delta_per_step=config.delta_per_step,
-        delta=config.delta,
-      )
-    return accounting.ClaimedGaussianMF(
-      cast(float, per_step), config.delta_per_step, config.steps
+def _claimed_event(config: GaussianMFConfig) -> accounting.ClaimedGaussianMF:
+  per_step = config.epsilon_per_step
+  if config.epsilon is not None:
+    per_step = accounting.claimed_gaussian_mf_epsilon_per_step(
+      epsilon=config.epsilon,
+      steps=config.steps,
+      delta_per_step=config.delta_per_step,
+      delta=config.delta,
     )
+  return accounting.ClaimedGaussianMF(
+    cast(float, per_step), config.delta_per_step, config.steps
+  )
+
+
+def _proved_event(config: GaussianMFConfig) -> accounting.Gaussian:
   # One rating moves a row of either gradient, in every step.
   draws = 2 * config.steps * config.rank
   return accounting.drawn_gaussian(
@@ -229,27 +221,6 @@ def event(
     epsilon=config.epsilon,
     noise_multiplier=config.noise_multiplier,
   )
-
-
-def noise_stds(config: GaussianMFConfig) -> tuple[float, float]:
-  """Standard deviation of the noise on the user and the item gradient."""
-  spent = event(config)
-  if isinstance(spent, accounting.ClaimedGaussianMF):
-    # Line 6; the paper adds none to the item gradient.
-    multiplier = accounting.claimed_gaussian_mf_noise_multiplier(
-      spent.epsilon_per_step, spent.delta_per_step
-    )
-    return multiplier * sensitivity(config), 0.0
-  user, item = accounting.split_noise_multiplier(
-    spent.noise_multiplier, config.user_share
-  )
-  return user * sensitivity(config), item * sensitivity(config)
-
-
-def _tails(config: GaussianMFConfig) -> Tails:
-  """Of the sound variant: a row of either gradient, in every step."""
-  spent = cast(accounting.Gaussian, event(config))
-  return Tails(spent.noise_multiplier, 2 * config.rank, config.steps)
 
 
 _ADVERSARY = (
@@ -270,15 +241,47 @@ _ASSUMPTIONS = (
 )
 
 
-def guarantee(config: GaussianMFConfig) -> Guarantee:
-  user, item = noise_stds(config)
+@functools.lru_cache
+def plan(config: GaussianMFConfig) -> Plan:
+  """Standard deviations of the noise on both gradients, and the statement."""
+  moved = sensitivity(config)
+  if config.variant == 'paper':
+    event = _claimed_event(config)
+    # Line 6; the paper adds none to the item gradient.
+    multiplier = accounting.claimed_gaussian_mf_noise_multiplier(
+      event.epsilon_per_step, event.delta_per_step
+    )
+    user, item = multiplier * moved, 0.0
+  else:
+    event = _proved_event(config)
+    user, item = (
+      part * moved
+      for part in accounting.split_noise_multiplier(
+        event.noise_multiplier, config.user_share
+      )
+    )
+  return Plan(
+    guarantee=_guarantee(config, event, user, item, moved),
+    steps=config.steps,
+    noise={'user gradient': user, 'item gradient': item},
+    sensitivity={'user gradient': moved, 'item gradient': moved},
+  )
+
+
+def _guarantee(
+  config: GaussianMFConfig,
+  event: accounting.Gaussian | accounting.ClaimedGaussianMF,
+  user: float,
+  item: float,
+  moved: float,
+) -> Guarantee:
   mechanism = (
     f'{config.steps} adaptive steps, each of which adds Gaussian noise of '
     f'standard deviation {user:.6g} to the user gradient and '
     f'{f"{item:.6g}" if item else "none"} to the item gradient; one rating '
-    f'moves either gradient by at most {sensitivity(config):.6g} in L2 norm'
+    f'moves either gradient by at most {moved:.6g} in L2 norm'
   )
-  if config.variant == 'paper':
+  if isinstance(event, accounting.ClaimedGaussianMF):
     return Guarantee(
       status='claimed',
       unit='rating',
@@ -294,7 +297,7 @@ def guarantee(config: GaussianMFConfig) -> Guarantee:
         'Who rated what is public.',
       ),
       mechanism=mechanism,
-      event=event(config),
+      event=event,
     )
   extra = (assumptions.ONE_RATING,)
   if config.relation == 'replace':
@@ -308,6 +311,58 @@ def guarantee(config: GaussianMFConfig) -> Guarantee:
     secret=('ratings', 'random key'),
     assumptions=_ASSUMPTIONS + extra,
     mechanism=mechanism,
-    event=event(config),
-    tails=_tails(config),
+    event=event,
+    # A row of either gradient, in every step.
+    tails=Tails(event.noise_multiplier, 2 * config.rank, config.steps),
   )
+
+
+# Few steps, rank 1 or 2, factors of norm 1, and an offset with which aligned
+# factors predict the middle of the scale: then one rating moves a gradient by
+# all of its sensitivity. Small step sizes keep it so for all steps.
+_CASE = {
+  'scale': (1.0, 5.0),
+  'offset': 2.0,
+  'delta': 1e-5,
+  'init': 'unit',
+  'step_size': 0.001,
+}
+_SOUND: tuple[tuple[dict[str, Any], Start], ...] = (
+  ({'epsilon': 1.0, 'rank': 1, 'steps': 1}, 'aligned'),
+  ({'epsilon': 4.0, 'rank': 2, 'steps': 3}, 'aligned'),
+  ({'epsilon': 1.0, 'rank': 2, 'steps': 3, 'step_size': 1.0}, 'random'),
+)
+_RANGES = {'step_size': (1e-3, 1e4), 'steps': (1, 4)}
+
+SPEC = Spec(
+  name='gaussian_mf',
+  help='Gradient descent with Gaussian noise on gradients.',
+  config=GaussianMFConfig,
+  plan=plan,
+  variants={
+    'sound': {'variant': 'sound', 'relation': 'add_remove'},
+    'paper': PAPER,
+  },
+  cases={
+    'sound': tuple(
+      Case({**_CASE, 'relation': relation, **settings}, start, _RANGES)
+      for relation in ('replace', 'add_remove')
+      for settings, start in _SOUND
+    ),
+    # A step size that carries what one step put into the items into the users.
+    'paper': (
+      Case(
+        {
+          'scale': (0.0, 4.0),
+          'delta': 1e-5,
+          'epsilon': 0.33,
+          'rank': 1,
+          'steps': 2,
+          'step_size': 1000.0,
+        },
+        'random',
+        _RANGES,
+      ),
+    ),
+  },
+)

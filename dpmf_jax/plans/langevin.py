@@ -1,80 +1,85 @@
-"""The settings of Langevin dynamics that several systems share."""
+"""The settings of MF by Langevin dynamics, and of input perturbation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+import functools
+from typing import Literal
 
-import numpy as np
-
-from dpmf_jax.accounting.events import checked_count
-from dpmf_jax.plans.settings import require, scale_check
-
-if TYPE_CHECKING:
-  import optax
-
-Average = Literal['item', 'all']
+from dpmf_jax import accounting
+from dpmf_jax.plans import assumptions, sdcf
+from dpmf_jax.plans.settings import config, no_guarantee, setting
+from dpmf_jax.plans.spec import Case, Plan, Spec
+from dpmf_jax.types import Guarantee
 
 
-@dataclass(frozen=True, kw_only=True)
-class LangevinSettings:
-  """What all systems that take Langevin steps have in common.
+@config
+class LangevinConfig(sdcf.LangevinSettings):
+  """Public facts about a run; nothing here may be computed from ratings."""
 
-  Attributes:
-    scale: (lowest, highest) possible rating.
-    delta: at which the certificate states epsilon; none is needed.
-    rank: number of factors, the paper's K.
-    steps: rounds at most.
-    step_size: eta_0 times S.
-    decay: gamma of eta_t = eta_0 / t^gamma.
-    likelihood_scale: S; None is the number of ratings, which is then public.
-    ridge: Lambda over S.
-    ridges: 'fixed', or 'gamma': each of the rank diagonal entries of Lambda is
-      drawn from Gamma(1) times the ridge, as in the paper.
-    average: what the sum of an item's gradients is divided by: the gradients
-      of that 'item', or 'all' gradients of the round, as the paper writes.
-    init_size: factors start uniform in [0, init_size).
-    optimizer: an optax transformation of the items' mean gradient, in which
-      eta_t is already; plain descent by default.
-  """
+  variant: Literal['none', 'paper'] = setting(
+    help='none: ratings as they are. paper: Laplace noise on each.', flag=False
+  )
+  epsilon: float | None = setting(
+    default=None,
+    above=0,
+    help="paper: epsilon of each rating's value; noise has the scale of the "
+    'width of the ratings over it.',
+  )
+  clip: bool = setting(
+    default=False,
+    help='paper: whether perturbed ratings are clipped to the scale.',
+  )
 
-  scale: tuple[float, float]
-  delta: float = 0.0
-  rank: int = 50
-  steps: int = 100
-  step_size: float = 0.4
-  decay: float = 0.6
-  likelihood_scale: float | None = None
-  ridge: float = 0.01
-  ridges: Literal['fixed', 'gamma'] = 'fixed'
-  average: Average = 'item'
-  init_size: float = 0.25
-  optimizer: optax.GradientTransformation | None = None
+  def check(self):
+    if self.variant == 'paper' and self.epsilon is None:
+      raise ValueError('epsilon=None must be positive and finite')
 
-  def __post_init__(self):
-    for field in ('rank', 'steps'):
-      checked_count(field, getattr(self, field))
-    s = self.likelihood_scale
-    require(
-      self,
-      scale=scale_check(self.scale),
-      delta=(0 <= self.delta < 1, 'in [0, 1)'),
-      rank=(1 <= self.rank <= 1_000, 'in 1..1000'),
-      steps=(self.steps >= 1, 'at least 1'),
-      step_size=(0 < self.step_size < np.inf, 'positive and finite'),
-      decay=(0 <= self.decay < np.inf, 'at least 0 and finite'),
-      likelihood_scale=(s is None or 0 < s < np.inf, 'positive and finite'),
-      ridge=(0 <= self.ridge < np.inf, 'at least 0 and finite'),
-      ridges=(self.ridges in ('fixed', 'gamma'), "'fixed' or 'gamma'"),
-      average=(self.average in ('item', 'all'), "'item' or 'all'"),
-      init_size=(0 < self.init_size < np.inf, 'positive and finite'),
+
+@functools.lru_cache
+def plan(config: LangevinConfig) -> Plan:
+  """The paper's claim for perturbed ratings, or that there is none."""
+  if config.variant == 'none':
+    stated = no_guarantee(
+      'replace',
+      ('user factors', 'item factors'),
+      'none: the noise of a sampler is not calibrated to anything',
     )
+    return Plan(stated, config.steps)
+  assert config.epsilon is not None  # checked by the config
+  tau = config.scale[1] - config.scale[0]
+  noise = tau / config.epsilon
+  claimed = Guarantee(
+    status='claimed',
+    unit='rating',
+    relation='replace',
+    adversary='anyone who sees what is released',
+    released=('user factors', 'item factors'),
+    secret=('ratings', 'random key'),
+    assumptions=(
+      assumptions.PUBLIC_PAIRS,
+      'The noise is as good as exact Laplace noise; it is float32.',
+    ),
+    mechanism=f'Laplace noise of scale {noise:g} on each rating, once; then '
+    f'{config.steps} steps of Langevin dynamics',
+    event=accounting.ClaimedPure(config.epsilon),
+  )
+  return Plan(
+    claimed,
+    config.steps,
+    noise={'ratings': noise},
+    sensitivity={'ratings': tau},
+  )
 
 
-# The paper to the letter, for MovieLens-100K: nothing is learned.
-LITERAL: dict[str, Any] = {
-  'likelihood_scale': 1.0,
-  'step_size': 5e-6,
-  'average': 'all',
-  'ridges': 'gamma',
-}
+SPEC = Spec(
+  name='langevin',
+  help='Langevin dynamics on ratings as they are, or with Laplace noise on '
+  'each (ISGLD, as published).',
+  config=LangevinConfig,
+  plan=plan,
+  variants={'paper': sdcf.PAPER, 'none': sdcf.NONE},
+  cases={
+    'paper': (Case({**sdcf.CASE, 'epsilon': 1.0}, 'random'),),
+    'none': (Case(sdcf.CASE, 'random'),),
+  },
+)

@@ -2,111 +2,108 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
-
-import numpy as np
+from typing import Any, Literal, cast
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import records, tails
-from dpmf_jax.accounting.events import checked_count
 from dpmf_jax.accounting.rounding import MAX_STD
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP
 from dpmf_jax.plans import assumptions
-from dpmf_jax.plans.settings import require, scale_check
+from dpmf_jax.plans.settings import (
+  config,
+  epsilon_setting,
+  own_ridge_setting,
+  pure_delta_setting,
+  relation_setting,
+  scale_setting,
+  setting,
+)
+from dpmf_jax.plans.spec import Case, Plan, Spec
 from dpmf_jax.types import Guarantee, Relation, Tails, Unit
 
 # Parts of the scale. Fewer levels make fewer lies, and so less noise; what
 # two levels lose of a rating is less than that up to this epsilon.
 _COARSE, _FINE = (0.4, 0.85), (0.25, 0.5, 0.75, 1.0)
 _FINE_FROM = 3.5
-MOST_BITS = 10  # of a client's weight
+_MAX_BITS = 10  # of a client's weight
 # Sums of squares of a user who rated everything are exact up to here.
-_MOST_SQUARES = 2**31
+_MAX_SQUARES = 2**31
 
 
-@dataclass(frozen=True, kw_only=True)
+@config
 class LocalMFConfig:
   """Public facts about a run; nothing here may be computed from ratings.
 
-  Attributes:
-    variant: 'sound'; there is no other.
-    unit: 'rating' (each cell passes one randomized response on the client, and
-      the server sees all answers) or 'user' (a client's whole contribution is
-      clipped, and a secure sum of all gets Gaussian noise once).
-    relation: 'add_remove', or 'replace' with unit 'rating', where both hold
-      with the same epsilon: a cell may change from anything to anything.
-    scale: (lowest, highest) possible rating.
-    epsilon: of a record, pure; or of a user, at `delta`.
-    delta: of unit 'user'; for 'rating' where the certificate states epsilon.
-    levels: ratings that a client can answer with, ascending (rating); None is
-      two levels up to epsilon 3.5, 2.6 and 4.4 of 1..5, then four, 2 to 5.
-    rounding: how a rating becomes a level: 'nearest' or 'stochastic' (rating).
-    rank: number of factors at most (rating); those that do not stand out of
-      the noise are shrunk to nothing.
-    clip_norm: of a client's contribution, in stars of a scale of five (user).
-    count_scale: weight of a count against a star in it (user).
-    prior_variance: of item means around `center`, in squared stars.
-    bias_ridge, mean_ridge, vector_ridge: of the fit that each user makes of a
-      bias, of a factor on item means (around 1) and of a vector. These stay
-      with the user.
+  With unit 'rating' both relations hold with the same epsilon, as a cell may
+  change from anything to anything, and delta is where the certificate states
+  epsilon, which is pure. Lengths in ratings are in quarters of the scale.
   """
 
-  variant: Literal['sound']
-  unit: Unit
-  relation: Relation
-  scale: tuple[float, float]
-  epsilon: float
-  delta: float = 0.0
-  levels: tuple[float, ...] | None = None
-  rounding: Literal['nearest', 'stochastic'] = 'nearest'
-  rank: int = 8
-  clip_norm: float = 6.0
-  count_scale: float = 0.5
-  prior_variance: float = 0.3
-  bias_ridge: float = 4.0
-  mean_ridge: float = 8.0
-  vector_ridge: float = 150.0
+  variant: Literal['sound'] = setting(
+    help='sound; there is no other.', flag=False
+  )
+  unit: Unit = setting(
+    help='What is protected. rating: one record, by randomized response on '
+    'clients, and the server sees all answers. user: a whole user, whose '
+    'contribution is clipped, by noise on a secure sum of all.',
+  )
+  relation: Relation = relation_setting()
+  scale: tuple[float, float] = scale_setting()
+  epsilon: float = epsilon_setting(
+    above=None, minimum=1e-4, maximum=records.MAX_EPSILON
+  )
+  delta: float = pure_delta_setting(default=0.0)
+  levels: tuple[float, ...] | None = setting(
+    default=None,
+    help='By rating: the ratings that clients can answer with, ascending. By '
+    'default two up to epsilon 3.5, 2.6 and 4.4 of 1..5, then four, 2 to 5.',
+  )
+  rounding: Literal['nearest', 'stochastic'] = setting(
+    default='nearest', help='By rating: how a rating becomes a level.'
+  )
+  rank: int = setting(
+    default=8,
+    minimum=0,
+    maximum=1_000,
+    help='By rating: number of factors at most; those that do not stand out '
+    'of the noise are shrunk to nothing.',
+  )
+  clip_norm: float = setting(
+    default=6.0,
+    minimum=0.01,
+    maximum=1e4,
+    help="By user: bound on the norm of a client's contribution, in quarters "
+    'of the scale.',
+  )
+  count_scale: float = setting(
+    default=0.5,
+    above=0,
+    help='By user: weight of a count against a quarter of the scale in it.',
+  )
+  prior_variance: float = setting(
+    default=0.3,
+    above=0,
+    help='Of item means around the center, in squared quarters of the scale.',
+  )
+  bias_ridge: float = own_ridge_setting(default=4.0, what='a bias')
+  mean_ridge: float = own_ridge_setting(
+    default=8.0, what='a factor on item means'
+  )
+  vector_ridge: float = own_ridge_setting(default=150.0, what='a vector')
 
-  def __post_init__(self):
-    checked_count('rank', self.rank)
-    by_user = self.unit == 'user'
-    relations = ('add_remove',) if by_user else ('replace', 'add_remove')
-    positive = {
-      name: (0 < getattr(self, name) < np.inf, 'positive and finite')
-      for name in (
-        'count_scale',
-        'prior_variance',
-        'bias_ridge',
-        'mean_ridge',
-        'vector_ridge',
-      )
-    }
-    most = records.MAX_EPSILON
-    require(
-      self,
-      variant=(self.variant == 'sound', "'sound'"),
-      unit=(self.unit in ('rating', 'user'), "'rating' or 'user'"),
-      relation=(
-        self.relation in relations,
-        f'one of {relations} for unit={self.unit!r}',
-      ),
-      scale=scale_check(self.scale),
-      epsilon=(1e-4 <= self.epsilon <= most, f'in [1e-4, {most:g}]'),
-      delta=(
-        0 < self.delta <= 0.25 if by_user else 0 <= self.delta < 1,
-        "in (0, 1/4] for unit='user', and in [0, 1) for 'rating'",
-      ),
-      rounding=(
-        self.rounding in ('nearest', 'stochastic'),
-        "'nearest' or 'stochastic'",
-      ),
-      rank=(0 <= self.rank <= 1_000, 'in 0..1000'),
-      clip_norm=(0.01 <= self.clip_norm <= 1e4, 'in [0.01, 10000]'),
-      **positive,
-    )
+  def check(self):
+    if self.unit == 'user':
+      if self.relation != 'add_remove':
+        raise ValueError(
+          f"relation={self.relation!r} must be 'add_remove' for unit='user'"
+        )
+      if not 0 < self.delta <= 0.25:
+        raise ValueError(
+          f"delta={self.delta!r} must be in (0, 1/4] for unit='user'"
+        )
     low, high = self.scale
     levels = self.answer_levels
     if not (
@@ -121,17 +118,17 @@ class LocalMFConfig:
       )
     if self.count_steps < 1:
       raise ValueError(f'count_scale={self.count_scale!r} is too small')
-    event(self)  # raises for so little noise that the end of its tails tells
+    plan(self)  # raises for so little noise that the end of its tails tells
 
   @property
-  def star(self) -> float:
-    """A quarter of the scale: what variances and norms are counted in."""
+  def quarter(self) -> float:
+    """Of the scale's width: what variances and norms are counted in."""
     return (self.scale[1] - self.scale[0]) / 4
 
   @property
   def center(self) -> float:
     """What ratings are counted from: 5/8 of the scale, on the grid."""
-    return self.scale[0] + 2.5 * self.star
+    return self.scale[0] + 2.5 * self.quarter
 
   @property
   def answer_levels(self) -> tuple[float, ...]:
@@ -153,41 +150,14 @@ class LocalMFConfig:
     return self.clip_norm * records.GRID / 4
 
 
-def lie_coins(config: LocalMFConfig) -> int:
-  """Of 2^32, those for each category that is not the truth (rating)."""
-  categories = len(config.answer_levels) + 1
-  return records.lie_coins(config.epsilon, categories)
-
-
-def event(config: LocalMFConfig) -> accounting.Event:
-  """What is spent, for the accountant."""
-  if config.unit == 'user':
-    # A user moves a count and a sum of each item, of which there are few
-    # enough.
-    draws = 2 * most_items(config)
-    return accounting.drawn_gaussian(
-      lambda multiplier: tails.uncovered_jointly(multiplier, draws),
-      delta=config.delta,
-      epsilon=config.epsilon,
-    )
-  categories = len(config.answer_levels) + 1
-  epsilon = records.true_epsilon(lie_coins(config), categories)
-  return accounting.RandomizedResponse(
-    # Both are bounds; the second is the coins' own.
-    min(config.epsilon, epsilon),
-    categories=categories,
-  )
-
-
 def noise_multiplier(config: LocalMFConfig) -> float:
   """The noise over `clip_norm` as it is drawn (user)."""
-  spent = cast(accounting.Gaussian, event(config))
-  return spent.noise_multiplier * ROUNDED_UP
+  return cast(Tails, plan(config).guarantee.tails).noise_multiplier
 
 
-def most_items(config: LocalMFConfig) -> int:
+def max_items(config: LocalMFConfig) -> int:
   """How many items there may be: sums of squares fit into int32 (user)."""
-  return (_MOST_SQUARES - 1) // (records.GRID**2 + config.count_steps**2)
+  return (_MAX_SQUARES - 1) // (records.GRID**2 + config.count_steps**2)
 
 
 def weight_bits(config: LocalMFConfig, num_users: int) -> int:
@@ -199,7 +169,7 @@ def weight_bits(config: LocalMFConfig, num_users: int) -> int:
   largest = max(records.GRID, config.count_steps)
   room = math.floor(math.log2(2**30 / (largest * num_users)))
   spread = noise_multiplier(config) * config.clip_steps
-  bits = min(MOST_BITS, room, math.floor(math.log2(MAX_STD / spread)))
+  bits = min(_MAX_BITS, room, math.floor(math.log2(MAX_STD / spread)))
   if bits < 1:
     raise ValueError(
       f'{num_users} users with noise of {spread:.3g} steps do not fit into '
@@ -208,14 +178,9 @@ def weight_bits(config: LocalMFConfig, num_users: int) -> int:
   return bits
 
 
-class Traffic(NamedTuple):
-  """Bytes between one client and the server, for the whole run."""
-
-  up: int
-  down: int
-
-
-def traffic(config: LocalMFConfig, num_items: int) -> Traffic:
+def traffic(
+  config: LocalMFConfig, *, num_items: int, **_: int
+) -> dict[str, float]:
   """Bytes that one client sends and gets, without framing or encryption.
 
   Up: an answer for every item, packed in as many bits as categories need; or
@@ -223,10 +188,12 @@ def traffic(config: LocalMFConfig, num_items: int) -> Traffic:
   Down: the item factors in float32 and the offset.
   """
   if config.unit == 'user':
-    return Traffic(up=8 * num_items, down=4 * (2 * num_items + 1))
-  bits = len(config.answer_levels).bit_length()
-  down = 4 * (num_items * (config.rank + 2) + 1)
-  return Traffic(up=-(-num_items * bits // 8), down=down)
+    up, rank = 8 * num_items, 0
+  else:
+    bits = len(config.answer_levels).bit_length()
+    up, rank = -(-num_items * bits // 8), config.rank
+  down = 4 * (num_items * (rank + 2) + 1)
+  return {'bytes_up': float(up), 'bytes_down': float(down)}
 
 
 _COMMON = (
@@ -272,42 +239,30 @@ _SUMMED = (
 )
 
 
-def guarantee(config: LocalMFConfig) -> Guarantee:
-  """What is stated of a run."""
-  common: dict[str, Any] = {
-    'status': 'proved',
-    'unit': config.unit,
-    'relation': config.relation,
-    'event': event(config),
-  }
-  if config.unit == 'user':
-    deviation = noise_multiplier(config) * config.clip_norm
-    # How many items there are is not known here: as many as a run may have.
-    draws = 2 * most_items(config)
-    return Guarantee(
-      tails=Tails(noise_multiplier(config), draws, 1),
-      adversary='anyone, the server included, who sees the noisy sums and all '
-      'that is computed from them and knows every other user, the item ids, '
-      'the number of users, the code and its settings, but not the random key '
-      'of the noise',
-      released=('noisy sums', 'item factors', 'offset', 'item ids'),
-      secret=(
-        'ratings',
-        'contributions',
-        'user factors',
-        'user ids',
-        'random key',
-      ),
-      assumptions=_SUMMED,
-      mechanism='one secure sum over users of (count, rating) for each item, '
-      f'with Gaussian noise of standard deviation {deviation:.6g} stars; one '
-      f'user moves it by at most {config.clip_norm:g} in L2 norm',
-      **common,
-    )
+@functools.lru_cache
+def plan(config: LocalMFConfig) -> Plan:
+  """The one round's noise.
+
+  By rating, how many of 2^32 coins answer each category that is not the truth;
+  by user, the standard deviation on sums, in quarters of the scale.
+  """
+  by_user = config.unit == 'user'
+  return _sums_plan(config) if by_user else _answers_plan(config)
+
+
+def _answers_plan(config: LocalMFConfig) -> Plan:
   levels = len(config.answer_levels)
-  lie = lie_coins(config)
+  lie = records.lie_coins(config.epsilon, levels + 1)
   truth = 1 - levels * lie / records.COINS
-  return Guarantee(
+  guarantee = Guarantee(
+    status='proved',
+    unit='rating',
+    relation=config.relation,
+    event=accounting.RandomizedResponse(
+      # Both are bounds; the second is the coins' own.
+      min(config.epsilon, records.true_epsilon(lie, levels + 1)),
+      categories=levels + 1,
+    ),
     adversary='the server itself, which sees every answer of every client, and '
     'anyone else who does; they may know every other record, the id lists, the '
     'code and its settings, but not the random keys of the clients',
@@ -317,5 +272,97 @@ def guarantee(config: LocalMFConfig) -> Guarantee:
     mechanism=f'one permanent {levels + 1}-ary randomized response for each '
     f'(user, item) cell, blank or one of {levels} levels, that tells the truth '
     f'with chance {truth:.6g}; all the rest is computed from the answers',
-    **common,
   )
+  return Plan(guarantee=guarantee, steps=1, noise={'answers': lie})
+
+
+def _sums_plan(config: LocalMFConfig) -> Plan:
+  # A user moves a count and a sum of each item. How many items there are is
+  # not known here: as many as a run may have.
+  draws = 2 * max_items(config)
+  event = accounting.drawn_gaussian(
+    lambda multiplier: tails.uncovered_jointly(multiplier, draws),
+    delta=config.delta,
+    epsilon=config.epsilon,
+  )
+  multiplier = event.noise_multiplier * ROUNDED_UP
+  deviation = multiplier * config.clip_norm
+  guarantee = Guarantee(
+    status='proved',
+    unit='user',
+    relation=config.relation,
+    event=event,
+    tails=Tails(multiplier, draws, 1),
+    adversary='anyone, the server included, who sees the noisy sums and all '
+    'that is computed from them and knows every other user, the item ids, '
+    'the number of users, the code and its settings, but not the random key '
+    'of the noise',
+    released=('noisy sums', 'item factors', 'offset', 'item ids'),
+    secret=(
+      'ratings',
+      'contributions',
+      'user factors',
+      'user ids',
+      'random key',
+    ),
+    assumptions=_SUMMED,
+    mechanism='one secure sum over users of (count, rating) for each item, '
+    f'with Gaussian noise of standard deviation {deviation:.6g} stars; one '
+    f'user moves it by at most {config.clip_norm:g} in L2 norm',
+  )
+  return Plan(
+    guarantee=guarantee,
+    steps=1,
+    noise={'sums': deviation},
+    sensitivity={'sums': config.clip_norm},
+  )
+
+
+_RATING = {
+  'scale': (1.0, 5.0),
+  'delta': 0.0,
+  'unit': 'rating',
+  'relation': 'add_remove',
+  'rank': 0,
+}
+_STARS = (1.0, 2.0, 3.0, 4.0, 5.0)
+# So small a norm that every user is clipped, and moves sums by all of it.
+_USER = {
+  'scale': (1.0, 5.0),
+  'delta': 1e-5,
+  'unit': 'user',
+  'relation': 'add_remove',
+  'clip_norm': 1.0,
+}
+# The server sees the answers, or the noisy sums, themselves. Without factors
+# the release is made of few numbers, which a discriminant can learn.
+_CASES: tuple[tuple[dict[str, Any], str | None], ...] = (
+  ({**_RATING, 'epsilon': 1.0}, 'transcript'),
+  ({**_RATING, 'epsilon': 1.0, 'relation': 'replace'}, 'transcript'),
+  (
+    {**_RATING, 'epsilon': 2.0, 'levels': (1.0, 5.0), 'rounding': 'stochastic'},
+    'transcript',
+  ),
+  ({**_RATING, 'epsilon': 4.0, 'levels': _STARS}, 'transcript'),
+  ({**_RATING, 'epsilon': 1.0}, None),
+  ({**_USER, 'epsilon': 1.0}, 'transcript'),
+  ({**_USER, 'epsilon': 4.0}, 'transcript'),
+  ({**_USER, 'epsilon': 1.0}, None),
+)
+
+SPEC = Spec(
+  name='local_mf',
+  help='No trusted curator: randomized response for each record, or secure '
+  'sums for whole users.',
+  config=LocalMFConfig,
+  plan=plan,
+  variants={
+    'sound': {'variant': 'sound', 'unit': 'rating', 'relation': 'add_remove'}
+  },
+  cases={
+    'sound': tuple(
+      Case(settings, 'known', view=view) for settings, view in _CASES
+    )
+  },
+  traffic=traffic,
+)

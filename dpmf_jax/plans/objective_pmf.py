@@ -2,117 +2,109 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
-
-import numpy as np
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
-from dpmf_jax.accounting.events import checked_count
 from dpmf_jax.accounting.rounding import HUBER_BITS, HUBER_ERROR, PRODUCT_BITS
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP, equation_sensitivities
-from dpmf_jax.plans import assumptions
+from dpmf_jax.plans import assumptions, gaussian_mf
 from dpmf_jax.plans.settings import (
   check_least_delta,
   check_most_epsilon,
-  relation_check,
-  require,
-  scale_check,
-  variant_check,
+  config,
+  epsilon_setting,
+  own_ridge_setting,
+  pure_delta_setting,
+  rank_setting,
+  relation_setting,
+  ridge_setting,
+  scale_setting,
+  setting,
+  step_size_setting,
 )
+from dpmf_jax.plans.spec import Case, Plan, Spec
 from dpmf_jax.types import Guarantee, Relation
 
 
-@dataclass(frozen=True, kw_only=True)
+@config
 class ObjectivePMFConfig:
-  """Public facts about a run; nothing here may be computed from ratings.
+  """Public facts about a run; nothing here may be computed from ratings."""
 
-  Attributes:
-    variant: 'paper' (both stages as published, with the claimed epsilon) or
-      'sound' (exact solution against public user features, proved).
-    relation: 'replace' or 'add_remove'. Hua et al. have only 'replace'.
-    scale: (lowest, highest) possible rating.
-    epsilon: of the whole release; pure, unless features are learned.
-    delta: at which the certificate states epsilon; it pays for the ends of
-      the noise alone, unless features are learned, and 0 is as much as they
-      cost.
-    objective: 'zhang' or 'hua' (paper): whose objective and noise.
-    noise: 'once' or 'every_step' (paper): Alg. 2 draws anew in every step,
-      its theorem is about noise that is drawn once.
-    rank, ridge, step_size, pmf_steps, noise_steps: d, lambda, gamma, k1 and
-      k2 (paper). The step is gamma over the number of ratings, on sums.
-    feature_share: part of epsilon that is spent on learning user features of
-      that rank from the ratings, by sound `gaussian_mf` at `delta`; 0 takes
-      the features as they are given (sound, 'squared').
-    feature_steps: how many steps learn them.
-    loss: 'squared' or 'huber' (sound). 'squared' is solved from noisy normal
-      equations. 'huber' is objective perturbation for 'add_remove': its
-      minimum, one number per item, is found to within a bound that holds for
-      all ratings, and noise covers the rest.
-    residual_bound: where the Huber loss becomes linear (sound, 'huber'); None
-      is an eighth of the scale's width.
-    count_scale: weight of the matrix A against the vector b in what is noised
-      (sound, 'squared', 'add_remove').
-    prior_variance: of an item's vector around the common one (sound,
-      'squared').
-    shift: bits dropped from exact sums (sound, 'squared'); more for more
-      users.
-    bias_ridge, vector_ridge: of the fit that each user makes of their own
-      bias and vector (sound). These stay with the user.
-  """
+  variant: Literal['paper', 'sound'] = setting(
+    help='paper: both stages as published, with the claimed epsilon. sound: '
+    'the exact solution against public user features, proved.',
+    flag=False,
+  )
+  relation: Relation = relation_setting()
+  scale: tuple[float, float] = scale_setting()
+  epsilon: float = epsilon_setting()
+  delta: float = pure_delta_setting(default=0.0)
+  objective: Literal['zhang', 'hua'] = setting(
+    default='zhang', help='paper: whose objective and noise.'
+  )
+  noise: Literal['once', 'every_step'] = setting(
+    default='once',
+    help='paper: when noise is drawn. Alg. 2 draws anew in every step, its '
+    'theorem is about noise that is drawn once.',
+  )
+  rank: int = rank_setting(default=20)
+  ridge: float = ridge_setting(default=0.01)
+  step_size: float = step_size_setting(default=50.0)
+  pmf_steps: int = setting(default=50, help='paper: k1, steps without noise.')
+  noise_steps: int = setting(
+    default=50, minimum=1, help='paper: k2, steps with noise.'
+  )
+  loss: Literal['squared', 'huber'] = setting(
+    default='squared',
+    help='sound: squared is solved from noisy normal equations. huber is '
+    'objective perturbation of a loss that is linear beyond residual_bound, '
+    'with less noise at a small epsilon, for add_remove alone.',
+  )
+  residual_bound: float | None = setting(
+    default=None,
+    above=0,
+    help='sound: where the Huber loss becomes linear; by default an eighth of '
+    "the scale's width.",
+  )
+  feature_share: float = setting(
+    default=0.0,
+    minimum=0,
+    below=1,
+    help='sound, squared: part of epsilon spent on learning `rank` features of '
+    'users from the ratings, by sound gaussian_mf at delta; 0 takes the '
+    'features as they are given.',
+  )
+  feature_steps: int = setting(default=60, help='sound: steps that learn them.')
+  count_scale: float = setting(
+    default=1.0,
+    above=0,
+    help='Weight of the matrix A against the vector b in what is noised '
+    '(sound, squared, add_remove).',
+  )
+  prior_variance: float = setting(
+    default=0.35,
+    above=0,
+    help="Of an item's vector around the common one (sound, squared).",
+  )
+  shift: int = setting(
+    default=6,
+    minimum=0,
+    maximum=PRODUCT_BITS,
+    help='Bits dropped from exact sums (sound, squared); more for more users.',
+  )
+  bias_ridge: float = own_ridge_setting(default=5.0, what='biases')
+  vector_ridge: float = own_ridge_setting(default=8.0, what='vectors')
 
-  variant: Literal['paper', 'sound']
-  relation: Relation
-  scale: tuple[float, float]
-  epsilon: float
-  delta: float = 0.0
-  objective: Literal['zhang', 'hua'] = 'zhang'
-  noise: Literal['once', 'every_step'] = 'once'
-  rank: int = 20
-  ridge: float = 0.01
-  step_size: float = 50.0
-  pmf_steps: int = 50
-  noise_steps: int = 50
-  loss: Literal['squared', 'huber'] = 'squared'
-  residual_bound: float | None = None
-  feature_share: float = 0.0
-  feature_steps: int = 60
-  count_scale: float = 1.0
-  prior_variance: float = 0.35
-  shift: int = 6
-  bias_ridge: float = 5.0
-  vector_ridge: float = 8.0
-
-  def __post_init__(self):
-    for field in ('rank', 'pmf_steps', 'noise_steps', 'feature_steps', 'shift'):
-      checked_count(field, getattr(self, field))
-    require(
-      self,
-      variant=variant_check(self.variant),
-      relation=relation_check(self.relation),
-      scale=scale_check(self.scale),
-      epsilon=(0 < self.epsilon < np.inf, 'positive and finite'),
-      delta=(0 <= self.delta < 1, 'in [0, 1)'),
-      objective=(self.objective in ('zhang', 'hua'), "'zhang' or 'hua'"),
-      noise=(self.noise in ('once', 'every_step'), "'once' or 'every_step'"),
-      rank=(1 <= self.rank <= 1_000, 'in 1..1000'),
-      ridge=(0 <= self.ridge < np.inf, 'at least 0 and finite'),
-      step_size=(0 < self.step_size < np.inf, 'positive and finite'),
-      noise_steps=(self.noise_steps >= 1, 'at least 1'),
-      loss=(self.loss in ('squared', 'huber'), "'squared' or 'huber'"),
-      residual_bound=(
-        0 < self.knee <= 2 * self.label_bound,
-        'positive and at most the width of the scale',
-      ),
-      feature_share=(0 <= self.feature_share < 1, 'in [0, 1)'),
-      count_scale=(0 < self.count_scale < np.inf, 'positive and finite'),
-      prior_variance=(0 < self.prior_variance < np.inf, 'positive and finite'),
-      shift=(0 <= self.shift <= PRODUCT_BITS, 'in 0..18'),
-      bias_ridge=(0 < self.bias_ridge < np.inf, 'positive and finite'),
-      vector_ridge=(0 < self.vector_ridge < np.inf, 'positive and finite'),
-    )
+  def check(self):
+    if not 0 < self.knee <= 2 * self.label_bound:
+      raise ValueError(
+        f'residual_bound={self.residual_bound!r} must be positive and at most '
+        'the width of the scale'
+      )
     if self.variant == 'sound' and self.loss == 'huber':
       check_most_epsilon(self, tails.most_laplace_epsilon())
       check_least_delta(self, tails.laplace_uncovered(self.epsilon))
@@ -151,7 +143,7 @@ class ObjectivePMFConfig:
     return self.residual_bound
 
 
-def check_tails(config: ObjectivePMFConfig, rank: int) -> None:
+def _check_tails(config: ObjectivePMFConfig, rank: int) -> None:
   """Raises ValueError where delta does not pay for ends of noise (sound)."""
   check_most_epsilon(
     config, tails.most_l2_laplace_epsilon(dimension(config, rank))
@@ -293,42 +285,124 @@ CLAIM = (
 )
 
 
-def guarantee(config: ObjectivePMFConfig, rank: int) -> Guarantee:
-  """What is stated of a release with features of that rank."""
-  common: dict[str, Any] = {'unit': 'rating', 'relation': config.relation}
+def learning_parts(
+  config: ObjectivePMFConfig,
+) -> tuple[gaussian_mf.GaussianMFConfig, ObjectivePMFConfig]:
+  """What learns the features, and what takes them as public (feature_share).
+
+  Privacy: both compose. The first has feature_share * epsilon, and delta less
+  what the ends of the second's noise cost; the second has the rest of epsilon,
+  whatever the features are.
+  """
+  share = config.feature_share
+  rest = dataclasses.replace(
+    config, epsilon=(1 - share) * config.epsilon, feature_share=0.0
+  )
+  first = gaussian_mf.GaussianMFConfig(
+    variant='sound',
+    relation=config.relation,
+    scale=config.scale,
+    epsilon=share * config.epsilon,
+    delta=config.delta - uncovered(rest, config.rank),
+    rank=config.rank,
+    steps=config.feature_steps,
+  )
+  return first, rest
+
+
+@functools.lru_cache
+def plan(config: ObjectivePMFConfig, rank: int = 1) -> Plan:
+  """Scales of the noise, and what is stated with features of that rank."""
   if config.variant == 'paper':
-    return Guarantee(
-      status='claimed',
-      adversary='not stated in the paper; taken to be a reader of the item '
-      'factors',
-      released=('item factors',),
-      secret=('ratings', 'user factors', 'random key'),
-      assumptions=CLAIM,
-      mechanism=f'{config.pmf_steps} steps of plain PMF, then '
-      f'{config.noise_steps} steps on an objective with L2-Laplace noise of '
-      f'scale {paper_noise_scale(config):.6g}, drawn {config.noise}',
-      event=accounting.ClaimedPure(config.epsilon),
-      **common,
+    noise, moved = {'objective': paper_noise_scale(config)}, {}
+    steps = config.pmf_steps + config.noise_steps
+    return Plan(_claim(config), steps, noise, moved)
+  if config.feature_share:
+    learning, rest = learning_parts(config)
+    first, second = gaussian_mf.plan(learning), plan(rest, config.rank)
+    return Plan(
+      _both(first.guarantee, second.guarantee),
+      first.steps + 1,
+      {**first.noise, **second.noise},
+      {**first.sensitivity, **second.sensitivity},
     )
   if config.loss == 'huber':
     parts = huber_parts(config)
-    return Guarantee(
-      status='proved',
-      adversary=ADVERSARY,
-      released=('item factors', 'offset', 'id lists'),
-      secret=('ratings', 'user factors', 'random key'),
-      assumptions=_HUBER_ASSUMPTIONS,
-      mechanism='for each item the minimum of a Huber loss (linear beyond '
-      f'{config.knee:g}) with ridge {parts.ridge:.6g} and Laplace '
-      f'noise of scale {parts.noise:.6g} in the objective, found to within '
-      f'{parts.tolerance:.3g}, with Laplace noise of scale {parts.cover:.3g}; '
-      'one rating moves the gradient of one item by at most '
-      f'{config.knee:g}',
-      event=accounting.Pure(
-        config.epsilon, 1, tails.laplace_uncovered(config.epsilon)
-      ),
-      **common,
+    return Plan(
+      _huber_guarantee(config, parts),
+      1,
+      {'objective': parts.noise, 'minimum': parts.cover},
+      {'objective': config.knee, 'minimum': 2 * parts.tolerance},
     )
+  _check_tails(config, rank)
+  return Plan(
+    _squared_guarantee(config, rank),
+    1,
+    {'equations': noise_scale(config, rank)},
+    {'equations': sensitivity(config, rank)},
+  )
+
+
+def _both(first: Guarantee, second: Guarantee) -> Guarantee:
+  """What is stated of learned features and of what is made with them."""
+  assert first.event is not None
+  assert second.event is not None
+  taken = tuple(
+    text
+    for text in second.assumptions
+    if text != assumptions.PUBLIC_FEATURES and text not in first.assumptions
+  )
+  return dataclasses.replace(
+    second,
+    assumptions=first.assumptions + taken,
+    mechanism=f'user features by {first.mechanism}; then {second.mechanism}',
+    event=accounting.Composed((first.event, second.event)),
+    tails=first.tails,
+  )
+
+
+SECRET = ('ratings', 'user factors', 'random key')
+
+
+def _common(config: ObjectivePMFConfig) -> dict[str, Any]:
+  return {'unit': 'rating', 'relation': config.relation, 'secret': SECRET}
+
+
+def _claim(config: ObjectivePMFConfig) -> Guarantee:
+  return Guarantee(
+    status='claimed',
+    released=('item factors',),
+    adversary='not stated in the paper; taken to be a reader of the item '
+    'factors',
+    assumptions=CLAIM,
+    mechanism=f'{config.pmf_steps} steps of plain PMF, then '
+    f'{config.noise_steps} steps on an objective with L2-Laplace noise of '
+    f'scale {paper_noise_scale(config):.6g}, drawn {config.noise}',
+    event=accounting.ClaimedPure(config.epsilon),
+    **_common(config),
+  )
+
+
+def _huber_guarantee(config: ObjectivePMFConfig, parts: Huber) -> Guarantee:
+  return Guarantee(
+    status='proved',
+    adversary=ADVERSARY,
+    released=('item factors', 'offset', 'id lists'),
+    assumptions=_HUBER_ASSUMPTIONS,
+    mechanism='for each item the minimum of a Huber loss (linear beyond '
+    f'{config.knee:g}) with ridge {parts.ridge:.6g} and Laplace '
+    f'noise of scale {parts.noise:.6g} in the objective, found to within '
+    f'{parts.tolerance:.3g}, with Laplace noise of scale {parts.cover:.3g}; '
+    'one rating moves the gradient of one item by at most '
+    f'{config.knee:g}',
+    event=accounting.Pure(
+      config.epsilon, 1, tails.laplace_uncovered(config.epsilon)
+    ),
+    **_common(config),
+  )
+
+
+def _squared_guarantee(config: ObjectivePMFConfig, rank: int) -> Guarantee:
   extra = ()
   if config.relation == 'replace':
     extra = (assumptions.PUBLIC_PAIRS,)
@@ -337,7 +411,6 @@ def guarantee(config: ObjectivePMFConfig, rank: int) -> Guarantee:
     status='proved',
     adversary=ADVERSARY,
     released=('item factors', 'offset', 'id lists'),
-    secret=('ratings', 'user factors', 'random key'),
     assumptions=ASSUMPTIONS + extra,
     mechanism=f'for each item one release of {moved}, of its normal equations '
     'against public user features, with L2-Laplace noise of scale '
@@ -351,5 +424,71 @@ def guarantee(config: ObjectivePMFConfig, rank: int) -> Guarantee:
       dimension(config, rank),
       uncovered(config, rank),
     ),
-    **common,
+    **_common(config),
   )
+
+
+_PURE = {'scale': (1.0, 5.0), 'delta': 0.0}
+# Few small steps: what the first stage learned is still in the items.
+PAPER_CASE = {
+  **_PURE,
+  'rank': 2,
+  'step_size': 0.5,
+  'pmf_steps': 12,
+  'noise_steps': 1,
+}
+_SOUND = (
+  *(
+    Case({**_PURE, 'relation': relation, 'epsilon': epsilon}, 'known')
+    for relation in ('replace', 'add_remove')
+    for epsilon in (1.0, 4.0)
+  ),
+  *(
+    Case(
+      {
+        **_PURE,
+        'relation': 'add_remove',
+        'epsilon': epsilon,
+        'loss': 'huber',
+        # Where no residual is clipped, and where most are.
+        'residual_bound': bound,
+      },
+      'known',
+    )
+    for epsilon, bound in ((1.0, 4.0), (1.0, 0.5), (4.0, 4.0))
+  ),
+  *(
+    Case(
+      {
+        'scale': (1.0, 5.0),
+        'delta': 1e-5,
+        'rank': 2,
+        'feature_steps': 2,
+        'relation': relation,
+        'epsilon': 2.0,
+        'feature_share': 0.5,
+      },
+      'random',
+    )
+    for relation in ('replace', 'add_remove')
+  ),
+)
+
+SPEC = Spec(
+  name='objective_pmf',
+  help='Objective perturbation of probabilistic MF.',
+  config=ObjectivePMFConfig,
+  plan=plan,
+  variants={
+    'sound': {'variant': 'sound', 'relation': 'add_remove'},
+    'paper': PAPER,
+  },
+  cases={
+    'sound': _SOUND,
+    'paper': tuple(
+      Case({**PAPER_CASE, 'relation': relation, 'epsilon': 1.0}, 'random')
+      for relation in ('replace', 'add_remove')
+    ),
+  },
+  takes_features=True,
+)

@@ -2,197 +2,173 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import cast
+import functools
+from typing import Any
 
 import numpy as np
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
-from dpmf_jax.accounting.events import checked_count
 from dpmf_jax.accounting.rounding import PRODUCT_BITS
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP, equation_sensitivities
 from dpmf_jax.plans import assumptions
 from dpmf_jax.plans.settings import (
   check_least_delta,
   check_most_epsilon,
-  require,
-  scale_check,
+  config,
+  delta_setting,
+  epsilon_setting,
+  own_ridge_setting,
+  relation_setting,
+  scale_setting,
+  setting,
 )
+from dpmf_jax.plans.spec import Case, Plan, Spec, Start
 from dpmf_jax.types import Guarantee, Relation, Tails
 
-MOST_ROUNDS = 32
-MOST_RANK = 64
-LABEL_BOUND = 2.0  # half the scale's width, in units
+MAX_ROUNDS = 32
+MAX_RANK = 64
+LABEL_BOUND = 2.0  # half the scale's width, in quarters of it
+
+# How much more than the first the last release of factors gets; those between
+# grow evenly. The first has FIRST_WEIGHT besides, the last `last_weight`.
+GROWTH = 2.0
+FIRST_WEIGHT = 0.5
+# After so many rounds new factors are mixed with the old ones.
+FULL_ROUNDS = 2
+# Of the norms of rows: those above it are shortened.
+USER_QUANTILE = 0.6
+ITEM_QUANTILE = 0.2
+# 1/2 gives all directions the same weight in sums, 0 leaves them as they are.
+GAUGE_POWER = 0.35
+# Of a rating, in squared quarters of the scale; more shrinks more.
+ERROR_VARIANCE = 0.8
+# Of the slope on item means that each user fits to their own ratings.
+SLOPE_RIDGE = 4.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@config
 class PowerMFConfig:
   """Public facts about a run; nothing here may be computed from ratings.
 
-  `choice.choice` has a rule for `rank` and `rounds`. A quarter of the width of
-  the scale is called a unit; noise and sensitivities are in units.
-
-  Attributes:
-    relation: 'add_remove' only: one rating is there or not.
-    scale: (lowest, highest) possible rating.
-    epsilon: of the overall guarantee, to which noise is calibrated.
-    delta: of the overall guarantee. With rank 0 it pays for the ends of the
-      noise alone, and 0 is as much as they cost.
-    rank: number of factors; 0 releases item means alone, with L2-Laplace
-      noise.
-    rounds: how often both sides' factors are asked for.
-    mean_share, bias_share: parts of the squared privacy loss that are spent
-      on counts and sums of items and of users. The factors share the rest.
-    growth: how much more than the first the last release of factors gets;
-      those between grow evenly.
-    first_weight, last_weight: besides, for the first and the last one.
-    count_scale: weight of a count against a sum, in units, in what is noised.
-    residual_bound: residuals are clipped to +- this many units.
-    full_rounds, relaxation: after so many rounds new factors are mixed with
-      the old ones, with this weight.
-    user_quantile, item_quantile: of the norms of rows, above which they are
-      shortened.
-    gauge_power: 1/2 gives all directions the same weight in sums, 0 leaves
-      them as they are.
-    error_variance: of a rating, in units; more shrinks more.
-    bias_ridge, slope_ridge, vector_ridge: of what each user fits to their own
-      ratings: a bias, a slope on item means, a vector.
-    shift: bits dropped from exact counts and sums; more for more users.
-    lattice_bits: sums of factors are rounded to 2^-this of their largest
-      term, for at most 2^(30 - this) users and items.
+  `choice.choice` has a rule for `rank` and `rounds`. Noise and sensitivities
+  are in quarters of the scale's width. With rank 0 delta pays for the ends of
+  the noise alone, and 0 is as much as they cost.
   """
 
-  relation: Relation
-  scale: tuple[float, float]
-  epsilon: float
-  delta: float
-  rank: int = 6
-  rounds: int = 8
-  mean_share: float = 0.2
-  bias_share: float = 0.05
-  growth: float = 2.0
-  first_weight: float = 0.5
-  last_weight: float = 2.0
-  count_scale: float = 1.0
-  residual_bound: float = 0.6
-  full_rounds: int = 2
-  relaxation: float = 0.5
-  user_quantile: float = 0.6
-  item_quantile: float = 0.2
-  gauge_power: float = 0.35
-  error_variance: float = 0.8
-  bias_ridge: float = 5.0
-  slope_ridge: float = 4.0
-  vector_ridge: float = 1.5
-  shift: int = 6
-  lattice_bits: int = 10
+  relation: Relation = relation_setting('add_remove')
+  scale: tuple[float, float] = scale_setting()
+  epsilon: float = epsilon_setting()
+  delta: float = delta_setting(minimum=0, maximum=0.25)
+  rank: int = setting(
+    default=6,
+    minimum=0,
+    maximum=MAX_RANK,
+    help='Number of factors; 0 releases item means alone, with L2-Laplace '
+    'noise.',
+  )
+  rounds: int = setting(
+    default=8,
+    minimum=1,
+    maximum=MAX_ROUNDS,
+    help="How often both sides' factors are asked for.",
+  )
+  mean_share: float = setting(
+    default=0.2,
+    above=0,
+    below=1,
+    help='Part of the squared privacy loss spent on item means.',
+  )
+  bias_share: float = setting(
+    default=0.05,
+    above=0,
+    below=1,
+    help='Part of the squared privacy loss spent on user biases; factors '
+    'share what is left.',
+  )
+  last_weight: float = setting(
+    default=2.0,
+    above=0,
+    help='How much more of it the last release of factors gets.',
+  )
+  count_scale: float = setting(
+    default=1.0,
+    above=0,
+    help='Weight of a count against a sum, which is in quarters of the scale, '
+    'in what gets noise.',
+  )
+  residual_bound: float = setting(
+    default=0.6,
+    minimum=1e-3,
+    maximum=16,
+    help='Residuals are clipped to +- this many quarters of the scale.',
+  )
+  relaxation: float = setting(
+    default=0.5,
+    above=0,
+    maximum=1,
+    help='Weight of new factors, from the third round on, when they are mixed '
+    'with the old ones.',
+  )
+  bias_ridge: float = own_ridge_setting(default=5.0, what='a bias')
+  vector_ridge: float = own_ridge_setting(default=1.5, what='a vector')
+  shift: int = setting(
+    default=6,
+    minimum=0,
+    maximum=PRODUCT_BITS,
+    help='Bits dropped from exact counts and sums; more for more users.',
+  )
+  lattice_bits: int = setting(
+    default=10,
+    minimum=4,
+    maximum=18,
+    help='Sums of factors are rounded to 2^-this of their largest term, for '
+    'at most 2^(30 - this) users and items.',
+  )
 
-  def __post_init__(self):
-    for field in ('rank', 'rounds', 'full_rounds', 'shift', 'lattice_bits'):
-      checked_count(field, getattr(self, field))
-    positive = (
-      'epsilon',
-      'growth',
-      'first_weight',
-      'last_weight',
-      'count_scale',
-      'residual_bound',
-      'error_variance',
-      'bias_ridge',
-      'slope_ridge',
-      'vector_ridge',
-    )
-    require(
-      self,
-      relation=(self.relation == 'add_remove', "'add_remove'"),
-      scale=scale_check(self.scale),
-      delta=(0 <= self.delta <= 0.25, 'in [0, 1/4]'),
-      rank=(0 <= self.rank <= MOST_RANK, f'in 0..{MOST_RANK}'),
-      rounds=(1 <= self.rounds <= MOST_ROUNDS, f'in 1..{MOST_ROUNDS}'),
-      mean_share=(0 < self.mean_share < 1, 'in (0, 1)'),
-      bias_share=(
-        0 < self.bias_share < 1 - self.mean_share,
-        'in (0, 1 - mean_share)',
-      ),
-      relaxation=(0 < self.relaxation <= 1, 'in (0, 1]'),
-      full_rounds=(self.full_rounds >= 1, 'at least 1'),
-      user_quantile=(0 <= self.user_quantile <= 1, 'in [0, 1]'),
-      item_quantile=(0 <= self.item_quantile <= 1, 'in [0, 1]'),
-      gauge_power=(0 <= self.gauge_power <= 0.5, 'in [0, 1/2]'),
-      shift=(0 <= self.shift <= PRODUCT_BITS, 'in 0..18'),
-      lattice_bits=(4 <= self.lattice_bits <= 18, 'in 4..18'),
-      **{
-        field: (0 < getattr(self, field) < np.inf, 'positive and finite')
-        for field in positive
-      },
-    )
-    self._check_arithmetic()
+  def check(self):
+    low, high = self.scale
+    if not self.bias_share < 1 - self.mean_share:
+      raise ValueError(
+        f'bias_share={self.bias_share!r} must be in (0, 1 - mean_share)'
+      )
+    if max(abs(low), abs(high)) > 64 * (high - low):
+      raise ValueError(
+        f'scale={self.scale!r} is too far from 0 for float32: shift the ratings'
+      )
     if self.rank and not self.delta > 0:
       raise ValueError('delta=0 needs rank=0: Gaussian noise has no pure form')
     if not self.rank:
       check_most_epsilon(self, tails.most_l2_laplace_epsilon(2))
       check_least_delta(self, tails.l2_laplace_uncovered(self.epsilon, 2))
-    event(self)  # raises for so little noise that the end of its tails tells
-
-  def _check_arithmetic(self):
-    """Refuses scales that float32 cannot tell apart well enough."""
-    low, high = self.scale
-    if max(abs(low), abs(high)) > 64 * (high - low):
-      raise ValueError(
-        f'scale={self.scale!r} is too far from 0 for float32: shift the ratings'
-      )
-    if not 1e-3 <= self.residual_bound <= 16:
-      raise ValueError(
-        f'residual_bound={self.residual_bound!r} must be in [1e-3, 16] units'
-      )
+    plan(self)  # raises for so little noise that the end of its tails tells
 
   @property
-  def unit(self) -> float:
-    """A quarter of the scale's width."""
+  def quarter(self) -> float:
+    """Of the scale's width."""
     return (self.scale[1] - self.scale[0]) / 4
 
-  @property
-  def steps(self) -> int:
-    return 2 + 2 * self.rounds if self.rank else 1
 
-
-def shares(config: PowerMFConfig) -> tuple[float, ...]:
+def _shares(config: PowerMFConfig) -> tuple[float, ...]:
   """Parts of the squared privacy loss, one for each step; their sum is 1."""
-  if not config.rank:
-    return (1.0,)
-  weight = np.geomspace(1.0, config.growth, 2 * config.rounds)
-  weight[0] *= config.first_weight
+  weight = np.geomspace(1.0, GROWTH, 2 * config.rounds)
+  weight[0] *= FIRST_WEIGHT
   weight[-1] *= config.last_weight
   left = 1 - config.mean_share - config.bias_share
   weight = weight / weight.sum() * left
   return (config.mean_share, config.bias_share, *(float(w) for w in weight))
 
 
-def event(config: PowerMFConfig) -> accounting.Gaussian | accounting.L2Laplace:
-  """What all steps together spend, for the accountant."""
-  if not config.rank:
-    scale = noise_scales(config)[0]
-    ends = tails.l2_laplace_uncovered(config.epsilon, 2)
-    return accounting.L2Laplace(scale / pair_sensitivity(config), 1, 2, ends)
+def _event(config: PowerMFConfig, most: float) -> accounting.Gaussian:
+  """What all steps together spend; `most` is the largest share of one."""
   # A rating moves a count and a sum on either side, and a row in each of the
   # releases of factors. The step with the largest share has the least noise.
-  draws, most = 4 + 2 * config.rounds * config.rank, max(shares(config))
+  draws = 4 + 2 * config.rounds * config.rank
   return accounting.drawn_gaussian(
     lambda multiplier: tails.uncovered(multiplier / most**0.5, draws),
     delta=config.delta,
     epsilon=config.epsilon,
   )
-
-
-def multipliers(config: PowerMFConfig) -> tuple[float, ...]:
-  """Noise over sensitivity of each step; rank > 0.
-
-  Privacy: with m that of `event`, the sum of 1/m_s^2 is less than 1/m^2.
-  """
-  total = cast(accounting.Gaussian, event(config)).noise_multiplier
-  more = total * ROUNDED_UP
-  return tuple(more / share**0.5 for share in shares(config))
 
 
 def pair_sensitivity(config: PowerMFConfig) -> float:
@@ -225,22 +201,6 @@ def lattice_unit(config: PowerMFConfig) -> float:
   )
 
 
-def noise_scales(config: PowerMFConfig) -> tuple[float, ...]:
-  """Of each step: standard deviation, or b of L2-Laplace noise at rank 0."""
-  pair = pair_sensitivity(config)
-  if not config.rank:
-    return (pair / config.epsilon * ROUNDED_UP,)
-  first, second, *rest = multipliers(config)
-  row = row_sensitivity(config)
-  return (first * pair, second * pair, *(each * row for each in rest))
-
-
-def _tails(config: PowerMFConfig) -> Tails:
-  """Of rank > 0: a count and a sum of a row, or the row of factors."""
-  draws = max(2, config.rank)
-  return Tails(min(multipliers(config)), draws, config.steps)
-
-
 _ADVERSARY = (
   'anyone who sees what is released and knows every other rating, the id '
   'lists, the code and its settings, but not the random key; a user who also '
@@ -264,25 +224,63 @@ _ASSUMPTIONS = (
 )
 
 
-def guarantee(config: PowerMFConfig) -> Guarantee:
-  scales, pair = noise_scales(config), pair_sensitivity(config)
-  if config.rank:
-    mechanism = (
-      'in units of a quarter of the scale: counts and sums of items, then of '
-      'users, with Gaussian noise of '
-      f'standard deviation {scales[0]:.6g} and {scales[1]:.6g} (one rating '
+@functools.lru_cache
+def plan(config: PowerMFConfig) -> Plan:
+  """Noise of each step, on counts and sums and then on factors' sums.
+
+  It has these standard deviations, or this b of L2-Laplace noise at rank 0.
+  """
+  return _factors_plan(config) if config.rank else _means_plan(config)
+
+
+def _means_plan(config: PowerMFConfig) -> Plan:
+  pair = pair_sensitivity(config)
+  scale = pair / config.epsilon * ROUNDED_UP
+  ends = tails.l2_laplace_uncovered(config.epsilon, 2)
+  return Plan(
+    guarantee=_guarantee(
+      event=accounting.L2Laplace(scale / pair, 1, 2, ends),
+      mechanism='in units of a quarter of the scale: for each item one release '
+      'of (count_scale count, sum) with L2-Laplace noise of scale '
+      f'{scale:.6g} in 2 dimensions; one rating moves it by at most '
+      f'{pair:.6g} in L2 norm',
+    ),
+    steps=1,
+    noise={'counts and sums': (scale,), 'factors': ()},
+    sensitivity={'counts and sums': pair},
+  )
+
+
+def _factors_plan(config: PowerMFConfig) -> Plan:
+  """Privacy: with m the event's, the sum of 1/m_s^2 is less than 1/m^2."""
+  shares, steps = _shares(config), 2 + 2 * config.rounds
+  event = _event(config, max(shares))
+  more = event.noise_multiplier * ROUNDED_UP
+  multipliers = [more / share**0.5 for share in shares]
+  pair, row = pair_sensitivity(config), row_sensitivity(config)
+  pairs = tuple(each * pair for each in multipliers[:2])
+  rows = tuple(each * row for each in multipliers[2:])
+  return Plan(
+    guarantee=_guarantee(
+      event=event,
+      mechanism='in units of a quarter of the scale: counts and sums of items, '
+      'then of users, with Gaussian noise of '
+      f'standard deviation {pairs[0]:.6g} and {pairs[1]:.6g} (one rating '
       f'moves them by at most {pair:.6g} in L2 norm), then {config.rounds} '
       'rounds of sums of clipped residuals times factors, of users and of '
-      f'items, with {scales[2]:.6g} to {scales[-1]:.6g} (one rating moves them '
-      f'by at most {row_sensitivity(config):.6g})'
-    )
-  else:
-    mechanism = (
-      'in units of a quarter of the scale: for each item one release of '
-      '(count_scale count, sum) with L2-Laplace noise of scale '
-      f'{scales[0]:.6g} in 2 dimensions; one rating moves it by at most '
-      f'{pair:.6g} in L2 norm'
-    )
+      f'items, with {rows[0]:.6g} to {rows[-1]:.6g} (one rating moves them '
+      f'by at most {row:.6g})',
+      # A count and a sum of a row, or the row of factors.
+      tails=Tails(min(multipliers), max(2, config.rank), steps),
+    ),
+    steps=steps,
+    noise={'counts and sums': pairs, 'factors': rows},
+    sensitivity={'counts and sums': pair, 'factors': row},
+    shares=shares,
+  )
+
+
+def _guarantee(**stated: Any) -> Guarantee:
   return Guarantee(
     status='proved',
     unit='rating',
@@ -291,7 +289,33 @@ def guarantee(config: PowerMFConfig) -> Guarantee:
     released=('item factors', 'offset', 'id lists'),
     secret=('ratings', 'user factors', 'random key'),
     assumptions=_ASSUMPTIONS,
-    mechanism=mechanism,
-    event=event(config),
-    tails=_tails(config) if config.rank else None,
+    **stated,
   )
+
+
+_CASE = {'scale': (1.0, 5.0), 'delta': 1e-5, 'relation': 'add_remove'}
+# Little for means and biases, and much for the last release.
+_LITTLE = {'mean_share': 0.02, 'bias_share': 0.02, 'last_weight': 10.0}
+_CASES: tuple[tuple[dict[str, Any], Start], ...] = (
+  ({'epsilon': 1.0, 'rank': 0}, 'known'),
+  ({'epsilon': 4.0, 'rank': 0}, 'known'),
+  # Nearly all for the item means; and a first or a last release of factors that
+  # has as much as it can get.
+  ({'epsilon': 4.0, 'rank': 1, 'rounds': 1, 'mean_share': 0.9}, 'known'),
+  ({'epsilon': 4.0, 'rank': 1, 'rounds': 1, **_LITTLE}, 'aligned'),
+  ({'epsilon': 1.0, 'rank': 2, 'rounds': 2}, 'random'),
+)
+
+SPEC = Spec(
+  name='power_mf',
+  help='Item means and factors by noisy rounds of both sides, shrunk by the '
+  'known noise.',
+  config=PowerMFConfig,
+  plan=plan,
+  variants={'sound': {'relation': 'add_remove'}},
+  cases={
+    'sound': tuple(
+      Case({**_CASE, **settings}, start) for settings, start in _CASES
+    )
+  },
+)

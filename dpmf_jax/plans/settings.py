@@ -1,40 +1,299 @@
-"""What the systems' configs have in common."""
+"""Settings: each is declared once, with its bounds and its help.
+
+  @config
+  class ToyConfig:
+    rank: int = setting(default=4, minimum=1, help='Number of factors.')
+
+Checks, flags, `--help`, the attributes of the class's docstring and the tables
+of docs/systems.md are made of that. What concerns several settings at once is
+a method `check`, which runs after these.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import functools
+import math
+import textwrap
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
+from dpmf_jax.accounting.events import checked_count
 from dpmf_jax.types import Guarantee, Relation
 
+_Class = TypeVar('_Class')
 
-def require(config: object, **checks: tuple[bool, str]) -> None:
-  """Raises ValueError for the first field whose check does not hold.
+
+class _Declared(NamedTuple):
+  """What `setting` was told."""
+
+  help: str
+  minimum: float | None
+  above: float | None
+  maximum: float | None
+  below: float | None
+  choices: tuple[Any, ...] | None
+  holds: Callable[[Any], bool] | None
+  must: str
+  flag: bool
+
+
+def setting(
+  default: Any = dataclasses.MISSING,
+  *,
+  help: str,
+  minimum: float | None = None,
+  above: float | None = None,
+  maximum: float | None = None,
+  below: float | None = None,
+  choices: tuple[Any, ...] | None = None,
+  holds: Callable[[Any], bool] | None = None,
+  must: str = '',
+  flag: bool = True,
+) -> Any:
+  """A field of a config; needed where it has no default.
 
   Args:
-    config: the config that has the fields.
-    **checks: field name -> (whether it holds, what it must be).
+    default: its value where none is given.
+    help: what it is, in a sentence or two.
+    minimum, above, maximum, below: bounds of a number; numbers are finite.
+    choices: values, where not all of the field's `Literal` are allowed.
+    holds, must: a check of another kind, and what it asks for.
+    flag: whether scripts have a flag for it.
   """
-  for field, (holds, bound) in checks.items():
-    if not holds:
-      raise ValueError(f'{field}={getattr(config, field)!r} must be {bound}')
+  declared = _Declared(
+    help, minimum, above, maximum, below, choices, holds, must, flag
+  )
+  return dataclasses.field(default=default, metadata={'declared': declared})
 
 
-def scale_check(scale: tuple[float, float]) -> tuple[bool, str]:
-  """The check of a (lowest, highest) rating scale, for `require`."""
+class Setting(NamedTuple):
+  """A declared setting of a config class.
+
+  Attributes:
+    kind: int, float, bool, str (one of `choices`), tuple (of floats), or
+      object for what has no flag.
+    default: `dataclasses.MISSING` where it has to be given.
+  """
+
+  name: str
+  kind: type
+  optional: bool
+  default: Any
+  choices: tuple[Any, ...] | None
+  declared: _Declared
+
+  @property
+  def help(self) -> str:
+    return self.declared.help
+
+  @property
+  def bound(self) -> str:
+    """What a value must be, in words; empty if anything is."""
+    said, declared = self.declared.must, self.declared
+    if self.choices:
+      said = ' or '.join(map(repr, self.choices))
+    elif self.kind is int or self.kind is float:
+      said = said or _interval(declared, self.kind)
+    return f'{said}, or None' if self.optional and said else said
+
+  def check(self, value: Any) -> None:
+    """Raises ValueError unless `value` is allowed."""
+    if value is None:
+      if self.optional:
+        return
+      raise ValueError(f'{self.name}=None must be {self.bound}')
+    declared = self.declared
+    if self.kind is int:
+      # 10.5 bits would pass every bound and be cut to 10 further on.
+      checked_count(self.name, value)
+    good = True
+    if self.choices:
+      good = value in self.choices
+    elif self.kind in (int, float):
+      good = (
+        -math.inf < value < math.inf
+        and (declared.minimum is None or value >= declared.minimum)
+        and (declared.above is None or value > declared.above)
+        and (declared.maximum is None or value <= declared.maximum)
+        and (declared.below is None or value < declared.below)
+      )
+    if good and declared.holds:
+      good = declared.holds(value)
+    if not good:
+      raise ValueError(f'{self.name}={value!r} must be {self.bound}')
+
+
+def _interval(declared: _Declared, kind: type) -> str:
+  low = declared.minimum if declared.above is None else declared.above
+  high = declared.maximum if declared.below is None else declared.below
+  if low is not None and high is not None:
+    if kind is int:
+      return f'in {low}..{high}'
+    opening = '[' if declared.above is None else '('
+    return f'in {opening}{low:g}, {high:g}{")" if declared.below else "]"}'
+  if low is None:
+    return 'finite'
+  if kind is int:
+    return f'at least {low}'
+  said = 'positive' if declared.above == 0 else f'at least {low:g}'
+  return f'{said} and finite'
+
+
+@functools.cache
+def settings_of(config: type) -> tuple[Setting, ...]:
+  """The settings of a config class, in the order of their declaration."""
+  hints = typing.get_type_hints(config)
+  return tuple(
+    _setting(field, hints[field.name])
+    for field in dataclasses.fields(config)
+    if 'declared' in field.metadata
+  )
+
+
+def _setting(field: dataclasses.Field, hint: Any) -> Setting:
+  declared: _Declared = field.metadata['declared']
+  parts = (hint,)
+  if typing.get_origin(hint) in (typing.Union, types.UnionType):
+    parts = typing.get_args(hint)
+  optional = type(None) in parts
+  (kind,) = (part for part in parts if part is not type(None))
+  choices = declared.choices
+  if typing.get_origin(kind) is typing.Literal:
+    kind, choices = str, choices or typing.get_args(kind)
+  kind = typing.get_origin(kind) or kind
+  if kind not in (int, float, bool, str, tuple):
+    kind = object
+  return Setting(field.name, kind, optional, field.default, choices, declared)
+
+
+# Settings that several systems have.
+
+
+def _is_scale(scale: Any) -> bool:
   low, high = scale
   # float32 holds labels and noise of such a width.
-  holds = 1e-6 <= high - low <= 1e6
-  return holds, '(lowest, highest) with lowest < highest, 1e-6 to 1e6 apart'
+  return 1e-6 <= high - low <= 1e6
 
 
-def relation_check(relation: str) -> tuple[bool, str]:
-  """The check of a neighbouring relation, for `require`."""
-  return relation in ('replace', 'add_remove'), "'replace' or 'add_remove'"
+def scale_setting() -> Any:
+  return setting(
+    help='(lowest, highest) possible rating.',
+    holds=_is_scale,
+    must='(lowest, highest) with lowest < highest, 1e-6 to 1e6 apart',
+    flag=False,
+  )
 
 
-def variant_check(variant: str) -> tuple[bool, str]:
-  """The check of a variant that is 'paper' or 'sound', for `require`."""
-  return variant in ('paper', 'sound'), "'paper' or 'sound'"
+def relation_setting(*allowed: Relation) -> Any:
+  return setting(
+    choices=allowed or None,
+    help='Neighbouring relation. replace: the value of a rating is protected, '
+    'who rated what is public. add_remove: that a rating exists is protected, '
+    'too (what the sound variant does unless told otherwise).',
+  )
+
+
+def rank_setting(
+  default: Any, *, minimum: int = 1, maximum: int = 1_000
+) -> Any:
+  return setting(
+    default, minimum=minimum, maximum=maximum, help='Number of factors.'
+  )
+
+
+def epsilon_setting(default: Any = dataclasses.MISSING, **bounds: Any) -> Any:
+  limits: Any = {'above': 0} | bounds
+  return setting(
+    default,
+    **limits,
+    help='Target epsilon; noise is calibrated to it.',
+  )
+
+
+def delta_setting(default: Any = dataclasses.MISSING, **bounds: Any) -> Any:
+  return setting(default, **bounds, help='Delta of the guarantee.')
+
+
+def pure_delta_setting(*, default: float) -> Any:
+  """Of systems whose proof needs a delta for the ends of noise alone."""
+  return delta_setting(default, minimum=0, below=1)
+
+
+def steps_setting(default: int, **bounds: Any) -> Any:
+  limits: Any = {'minimum': 1} | bounds
+  return setting(default, **limits, help='Number of steps.')
+
+
+def step_size_setting(default: float) -> Any:
+  return setting(default, above=0, help='Step size.')
+
+
+def ridge_setting(default: float, **bounds: Any) -> Any:
+  limits: Any = {'minimum': 0} | bounds
+  return setting(default, **limits, help='L2 penalty of factors.')
+
+
+def own_ridge_setting(default: float, what: str, **bounds: Any) -> Any:
+  limits: Any = {'above': 0} | bounds
+  return setting(
+    default,
+    **limits,
+    help=f'Ridge of {what} in the fit that each user makes of their own '
+    'ratings; it stays with the user.',
+  )
+
+
+def optimizer_setting(*, default: None, instead_of: str) -> Any:
+  return setting(
+    default,
+    help=f'An optax transformation, instead of {instead_of}.',
+    flag=False,
+  )
+
+
+@typing.dataclass_transform(
+  frozen_default=True,
+  kw_only_default=True,
+  field_specifiers=(
+    setting,
+    scale_setting,
+    relation_setting,
+    rank_setting,
+    epsilon_setting,
+    delta_setting,
+    pure_delta_setting,
+    steps_setting,
+    step_size_setting,
+    ridge_setting,
+    own_ridge_setting,
+    optimizer_setting,
+  ),
+)
+def config(cls: type[_Class]) -> type[_Class]:
+  """`cls` as a frozen dataclass that checks its settings when it is made."""
+
+  def check_all(self: Any) -> None:
+    for each in settings_of(type(self)):
+      each.check(getattr(self, each.name))
+    if hasattr(self, 'check'):
+      self.check()
+
+  setattr(cls, '__post_init__', check_all)  # noqa: B010
+  made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+  lines = (
+    textwrap.fill(
+      f'{each.name}: {each.help}',
+      initial_indent='    ',
+      subsequent_indent='      ',
+    )
+    for each in settings_of(made)
+  )
+  text = (made.__doc__ or '').rstrip()
+  made.__doc__ = '\n'.join([text, '', '  Attributes:', *lines, '  '])
+  return made
 
 
 def no_guarantee(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
-
-import numpy as np
+import dataclasses
+import functools
+import math
+from typing import Any, Literal, NamedTuple, cast
 
 from dpmf_jax import accounting
-from dpmf_jax.accounting.events import checked_count
+from dpmf_jax.accounting import tails
 from dpmf_jax.accounting.shares import (
   MAX_SHARE_BITS,
   largest_move,
@@ -16,11 +16,20 @@ from dpmf_jax.accounting.shares import (
 )
 from dpmf_jax.plans import assumptions
 from dpmf_jax.plans.settings import (
-  relation_check,
-  require,
-  scale_check,
-  variant_check,
+  check_least_delta,
+  check_most_epsilon,
+  config,
+  epsilon_setting,
+  own_ridge_setting,
+  pure_delta_setting,
+  rank_setting,
+  relation_setting,
+  ridge_setting,
+  scale_setting,
+  setting,
+  step_size_setting,
 )
+from dpmf_jax.plans.spec import Case, Plan, Spec
 from dpmf_jax.types import Guarantee, Relation
 
 View = Literal['public', 'recommender', 'third_party']
@@ -32,100 +41,84 @@ _MOST_COUNT_UNITS = 2**15 - 1
 _MOST_LABEL_UNITS = 2**22
 
 
-@dataclass(frozen=True, kw_only=True)
+@config
 class UntrustedPMFConfig:
-  """Public facts about a run; nothing here may be computed from ratings.
+  """Public facts about a run; nothing here may be computed from ratings."""
 
-  Attributes:
-    variant: 'paper' (rounds of gradients with fixed noise, with the claimed
-      epsilon) or 'sound' (one round of sums with shares of noise, proved).
-    relation: 'replace' or 'add_remove'. The paper has only 'replace'.
-    scale: (lowest, highest) possible rating.
-    epsilon: of everything that any party sees; pure.
-    delta: at which the certificate states epsilon; the protocol needs none,
-      the simulator next to none, and 0 is as much as it needs.
-    colluders: c, how many users may tell their shares to the recommender, the
-      third party or whoever sees what is published before the guarantee fails
-      (sound). A node of a deployment counts as all of its users.
-    dropouts: d, how many reports may not arrive before the round has to be
-      done again (sound). A node that drops out takes all of its users with it.
-    view: what `release` gives: 'public', what everybody gets; or all that the
-      recommender or the third party sees, for the auditor.
-    users: 'static' or 'dynamic' (paper): scenario 2 or 3.
-    online: the part of the users who take part in a round (paper, dynamic).
-    round_noise: standard deviation of the noise that a round has of its own,
-      the paper's rho, which it does not define; 0 leaves it out (paper).
-    rank, ridge, rounds, step_size: d, lambda, rounds of gradients, and the
-      step, over the number of ratings, on sums (paper).
-    residual_bound: gradients of a rating are clipped to twice that (paper).
-    count_scale: weight of the matrix A against the vector b (sound,
-      'add_remove').
-    noise_bits: B of the noise of `mechanisms.shares` (sound): sums are counted
-      in units of about 2^-B / epsilon of what a rating can add.
-    prior_variance: of an item's vector around the common one (sound).
-    bias_ridge, vector_ridge: of the fit that each user makes of their own
-      bias and vector (sound). These stay with the user.
-  """
+  variant: Literal['paper', 'sound'] = setting(
+    help='paper: rounds of gradients with fixed noise, with the claimed '
+    'epsilon. sound: one round of sums with shares of noise, proved.',
+    flag=False,
+  )
+  relation: Relation = relation_setting()
+  scale: tuple[float, float] = scale_setting()
+  epsilon: float = epsilon_setting()
+  delta: float = pure_delta_setting(default=0.0)
+  colluders: int = setting(
+    default=0,
+    help='sound: c, how many users may tell their shares to the recommender, '
+    'the third party or whoever sees what is published before the guarantee '
+    'fails. A node of a deployment counts as all of its users.',
+  )
+  dropouts: int = setting(
+    default=0,
+    help='sound: d, how many reports may not arrive before the round has to be '
+    'done again. A node that drops out takes all of its users with it.',
+  )
+  view: View = setting(
+    default='public',
+    help='What `release` gives: public, what everybody gets; or all that the '
+    'recommender or the third party sees, for the auditor.',
+    flag=False,
+  )
+  users: Users = setting(
+    default='static',
+    help='paper: whether the same users are online in all rounds (scenario 2 '
+    'or 3).',
+  )
+  online: float = setting(
+    default=1.0,
+    above=0,
+    maximum=1,
+    help='Part of the users who are in a round.',
+  )
+  round_noise: float = setting(
+    default=0.0,
+    minimum=0,
+    help='paper: standard deviation of the noise that a round has of its own, '
+    "the paper's rho, which it does not define; 0 leaves it out.",
+  )
+  rank: int = rank_setting(default=20)
+  ridge: float = ridge_setting(default=0.01)
+  rounds: int = setting(default=50, minimum=1, help='Number of rounds.')
+  step_size: float = step_size_setting(default=25.0)
+  residual_bound: float = setting(
+    default=8.0,
+    above=0,
+    help='paper: gradients of a rating are clipped to twice that.',
+  )
+  count_scale: float = setting(
+    default=1.0,
+    above=0,
+    help='Weight of the matrix A against the vector b in what is noised '
+    '(sound, add_remove).',
+  )
+  noise_bits: int = setting(
+    default=12,
+    minimum=1,
+    maximum=MAX_SHARE_BITS,
+    help='sound: B of the shares of noise: sums are counted in units of about '
+    '2^-B / epsilon of what a rating can add.',
+  )
+  prior_variance: float = setting(
+    default=0.35,
+    above=0,
+    help="Of an item's vector around the common one (sound).",
+  )
+  bias_ridge: float = own_ridge_setting(default=5.0, what='biases')
+  vector_ridge: float = own_ridge_setting(default=8.0, what='vectors')
 
-  variant: Literal['paper', 'sound']
-  relation: Relation
-  scale: tuple[float, float]
-  epsilon: float
-  delta: float = 0.0
-  colluders: int = 0
-  dropouts: int = 0
-  view: View = 'public'
-  users: Users = 'static'
-  online: float = 1.0
-  round_noise: float = 0.0
-  rank: int = 20
-  ridge: float = 0.01
-  rounds: int = 50
-  step_size: float = 25.0
-  residual_bound: float = 8.0
-  count_scale: float = 1.0
-  noise_bits: int = 12
-  prior_variance: float = 0.35
-  bias_ridge: float = 5.0
-  vector_ridge: float = 8.0
-
-  def __post_init__(self):
-    for field in (
-      'rank',
-      'rounds',
-      'colluders',
-      'dropouts',
-      'noise_bits',
-    ):
-      checked_count(field, getattr(self, field))
-    positive = 'positive and finite'
-    views = ('public', 'recommender', 'third_party')
-    kinds = ('static', 'dynamic')
-    require(
-      self,
-      variant=variant_check(self.variant),
-      relation=relation_check(self.relation),
-      scale=scale_check(self.scale),
-      epsilon=(0 < self.epsilon < np.inf, positive),
-      delta=(0 <= self.delta < 1, 'in [0, 1)'),
-      view=(self.view in views, f'one of {views}'),
-      users=(self.users in kinds, f'one of {kinds}'),
-      online=(0 < self.online <= 1, 'in (0, 1]'),
-      round_noise=(0 <= self.round_noise < np.inf, 'at least 0 and finite'),
-      rank=(1 <= self.rank <= 1_000, 'in 1..1000'),
-      ridge=(0 <= self.ridge < np.inf, 'at least 0 and finite'),
-      rounds=(self.rounds >= 1, 'at least 1'),
-      step_size=(0 < self.step_size < np.inf, positive),
-      residual_bound=(0 < self.residual_bound < np.inf, positive),
-      count_scale=(0 < self.count_scale < np.inf, positive),
-      noise_bits=(
-        1 <= self.noise_bits <= MAX_SHARE_BITS,
-        f'in 1..{MAX_SHARE_BITS}',
-      ),
-      prior_variance=(0 < self.prior_variance < np.inf, positive),
-      bias_ridge=(0 < self.bias_ridge < np.inf, positive),
-      vector_ridge=(0 < self.vector_ridge < np.inf, positive),
-    )
+  def check(self):
     if self.variant == 'paper':
       if self.relation != 'replace':
         raise ValueError(
@@ -344,3 +337,73 @@ def guarantee(
     f'one item by at most {moved_units(config)} units in L1 norm',
     event=accounting.Pure(move_epsilon(moved_units(config), config.noise_bits)),
   )
+
+
+@functools.lru_cache
+def plan(config: UntrustedPMFConfig, rank: int = 1) -> Plan:
+  """What is stated of the simulator, with features of that rank.
+
+  `guarantee` is what is stated of a deployment, whose noise is in shares.
+  """
+  stated = guarantee(config)
+  if config.variant == 'paper':
+    scale = share_scale(config)
+    return Plan(stated, config.rounds, {'gradients': scale})
+  # The simulator's noise is within 1e-17 of its law on each coordinate.
+  chance = rank * (rank + 3) // 2 * 1e-17
+  check_most_epsilon(config, math.log(tails.UNCOVERED / chance) - 1e-3)
+  ends = (1 + math.exp(config.epsilon)) * chance
+  check_least_delta(config, ends)
+  event = cast(accounting.Pure, stated.event)
+  event = dataclasses.replace(event, uncovered=ends)
+  return Plan(
+    dataclasses.replace(stated, event=event),
+    1,
+    {'sums': 2.0**config.noise_bits},
+    {'sums': moved_units(config)},
+  )
+
+
+_PURE = {'scale': (1.0, 5.0), 'delta': 0.0}
+# What each party sees, with and without users who tell their shares.
+_SOUND: tuple[dict[str, Any], ...] = (
+  {'view': 'public', 'epsilon': 1.0, 'colluders': 0},
+  {'view': 'recommender', 'epsilon': 4.0, 'colluders': 0},
+  {'view': 'recommender', 'epsilon': 1.0, 'colluders': 2},
+  {'view': 'third_party', 'epsilon': 1.0, 'colluders': 2},
+  {'view': 'recommender', 'epsilon': 1.0, 'relation': 'replace'},
+)
+# Steps that carry a rating into its user's vector, and so into the next round.
+_ROUNDS = {**_PURE, 'epsilon': 1.0, 'rank': 1}
+_TWO = {**_ROUNDS, 'view': 'recommender', 'rounds': 2, 'step_size': 0.2}
+_SIX = {**_ROUNDS, 'rounds': 6, 'step_size': 1.0}
+
+SPEC = Spec(
+  name='untrusted_pmf',
+  help='MF by secure sums, for a recommender that is not trusted.',
+  config=UntrustedPMFConfig,
+  plan=plan,
+  variants={
+    # One: a user who looks at the release and knows their own share.
+    'sound': {
+      'variant': 'sound',
+      'relation': 'add_remove',
+      'colluders': 1,
+    },
+    'paper': PAPER,
+  },
+  cases={
+    'sound': tuple(
+      Case({**_PURE, 'relation': 'add_remove', 'colluders': 0, **each}, 'known')
+      for each in _SOUND
+    ),
+    # H is in the recommender's view, and drawn in each run; the start is known.
+    'paper': (
+      Case(_TWO, 'known'),
+      Case({**_TWO, 'users': 'dynamic'}, 'known'),
+      Case({**_SIX, 'view': 'third_party'}, 'known'),
+      Case({**_SIX, 'view': 'public'}, 'known'),
+    ),
+  },
+  takes_features=False,
+)

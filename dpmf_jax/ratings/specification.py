@@ -53,6 +53,16 @@ class Fractions(NamedTuple):
   highest: float = 1.0
 
 
+# What they are, in words.
+FRACTIONS = {
+  'conservative': 'part with epsilon uniform between lowest and middle.',
+  'moderate': 'part with epsilon uniform between middle and highest.',
+  'lowest': 'smallest epsilon.',
+  'middle': 'epsilon in between.',
+  'highest': 'epsilon of all other ratings.',
+}
+
+
 def from_fractions(
   ratings: Ratings, *, seed: int, **fractions: float
 ) -> Ratings:
@@ -145,12 +155,15 @@ def from_column(
 
 
 def from_user_file(ratings: Ratings, path: str | os.PathLike[str]) -> Ratings:
-  """`ratings`, each with the epsilon of its user in a file of user,epsilon.
+  """`ratings`, each with the epsilon of its user in a file of user,epsilon."""
+  return from_user_table(ratings, read_users(path))
 
-  A header is allowed; users without ratings are ignored. A user who is there
-  twice is an error.
+
+def from_user_table(ratings: Ratings, table: Column) -> Ratings:
+  """`ratings`, each with the epsilon of its user in what `read_users` read.
+
+  Users without ratings are ignored.
   """
-  table = _user_table(path)
   place = places(*table.users, ratings.user_ids)
   users = ratings.user_ids.tolist()
   known = zip(place.tolist(), table.value.tolist(), strict=True)
@@ -194,12 +207,12 @@ def fraction_levels(**fractions: float) -> Levels:
   return Levels(np.concatenate(points), share / share.sum(), whole)
 
 
-def user_file_levels(path: str | os.PathLike[str]) -> Levels:
-  """The distribution over the users of a file, as `from_user_file` reads it.
+def user_levels(table: Column) -> Levels:
+  """The distribution over the users of a file, which `read_users` read.
 
   Every user in it counts once, with ratings or without.
   """
-  value, count = np.unique(_user_table(path).value, return_counts=True)
+  value, count = np.unique(table.value, return_counts=True)
   share = count / count.sum()
   return Levels(value.astype(np.float64), share, 'the users in the public file')
 
@@ -248,8 +261,11 @@ def _checked_fractions(fractions: Mapping[str, float]) -> Fractions:
   return f
 
 
-def _user_table(path: str | os.PathLike[str]) -> Column:
-  """The users and epsilons of a file, each user once."""
+def read_users(path: str | os.PathLike[str]) -> Column:
+  """The users and epsilons of a file of user,epsilon, each user once.
+
+  A header is allowed. A user who is there twice is an error.
+  """
   table = read_pairs(path, 'epsilon')
   _checked(table.value, 'epsilon', table.where)
   check_users_once(table)

@@ -19,84 +19,19 @@ work is proportional to the ratings and not to users times items.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dpmf_jax.accounting.events import checked_count
 from dpmf_jax.kernels import conjugate, normal
 from dpmf_jax.kernels.slices import take
-from dpmf_jax.plans.settings import no_guarantee, require, scale_check
+from dpmf_jax.plans.als import ALSConfig, plan
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.types import Factors, Release, System
 
-# Above this rank conjugate gradients are faster, and take no [R, D, D].
-_MOST_CHOLESKY = 64
 # Least confidence of an implicit rating, which is divided by.
 _LEAST = 1e-3
-
-
-@dataclass(frozen=True, kw_only=True)
-class ALSConfig:
-  """Settings of a run.
-
-  Attributes:
-    scale: (lowest, highest) possible rating.
-    feedback: 'explicit' or 'implicit'. Scores of the latter are not ratings:
-      they are for ranking, and an RMSE of them means nothing.
-    rank: number of factors, without the two bias columns.
-    steps: sweeps over users and items.
-    ridge: L2 penalty; explicit: ridge * sqrt(n) for a row with n ratings.
-    bias_ridge: the same for biases (explicit).
-    biases: whether users and items have biases (explicit).
-    alpha: confidence of a rating (implicit).
-    init_std: standard deviation of the initial factors.
-    solver: 'cholesky', 'cg' (conjugate gradients) or None, by rank.
-  """
-
-  scale: tuple[float, float]
-  feedback: Literal['explicit', 'implicit'] = 'explicit'
-  rank: int = 16
-  steps: int = 12
-  ridge: float = 1.2
-  bias_ridge: float = 1.0
-  biases: bool = True
-  alpha: float = 1.0
-  init_std: float = 0.1
-  solver: Literal['cholesky', 'cg'] | None = None
-
-  def __post_init__(self):
-    for field in ('rank', 'steps'):
-      checked_count(field, getattr(self, field))
-    implicit = self.feedback == 'implicit'
-    require(
-      self,
-      scale=scale_check(self.scale),
-      feedback=(
-        self.feedback in ('explicit', 'implicit'),
-        "'explicit' or 'implicit'",
-      ),
-      rank=(1 <= self.rank <= 2_000, 'in 1..2000'),
-      steps=(self.steps >= 1, 'at least 1'),
-      ridge=(self.ridge > 0, 'positive'),
-      bias_ridge=(self.bias_ridge > 0, 'positive'),
-      alpha=(self.alpha > 0, 'positive'),
-      init_std=(self.init_std > 0, 'positive'),
-      solver=(self.solver in (None, 'cholesky', 'cg'), "'cholesky' or 'cg'"),
-    )
-    if implicit and self.scale[0] < 0:
-      raise ValueError(
-        f'scale={self.scale!r} must not be negative for implicit feedback: '
-        'a rating is a confidence'
-      )
-
-  @property
-  def solves_with(self) -> Literal['cholesky', 'cg']:
-    if self.solver is not None:
-      return self.solver
-    return 'cg' if self.rank > _MOST_CHOLESKY else 'cholesky'
 
 
 class Hyper(NamedTuple):
@@ -267,8 +202,6 @@ def als(config: ALSConfig) -> System:
     init=init,
     step=step,
     model=_model,
-    steps=config.steps,
-    guarantee=no_guarantee(
-      'replace', ('user factors', 'item factors', 'mean rating')
-    ),
+    steps=plan(config).steps,
+    guarantee=plan(config).guarantee,
   )

@@ -17,7 +17,7 @@ items share (see `dpals_items`); noisy sums of all sweeps are kept.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -27,12 +27,13 @@ from dpmf_jax.kernels import user_sums
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.plans.dpals import (
+  FINAL_BIAS_RIDGE,
+  MEMORY,
   DPALSConfig,
   check_tails,
-  guarantee,
   lattice_unit,
-  noise_std,
-  rank_of,
+  plan,
+  resolved,
 )
 from dpmf_jax.rows import Data
 from dpmf_jax.systems import dpals_items, dpals_users
@@ -73,23 +74,21 @@ class State(NamedTuple):
   hyper: Hyper
 
 
-def hyper_of(config: DPALSConfig, num_users: int, rank: int) -> Hyper:
-  """The traced settings for that many users."""
-  std = noise_std(config, rank)
-  unit = lattice_unit(config, num_users, rank)
+def hyper_of(config: DPALSConfig, num_users: int) -> Hyper:
+  """The traced settings for that many users; the config has a rank."""
+  std = plan(config).noise['sums']
+  unit = lattice_unit(config, num_users)
   in_stars = ('contribution', 'label_bound', 'count_scale')
   as_they_are = (
     'vector_share',
     'clip_norm',
     'adaptivity',
-    'memory',
     'bias_ridge',
     'vector_ridge',
-    'final_bias_ridge',
     'final_vector_ridge',
   )
   number = lambda field: jnp.float32(getattr(config, field))
-  star = jnp.float32(config.star)
+  star = jnp.float32(config.quarter)
   return Hyper(
     noise=jnp.asarray(rounded_up(std)),
     unit=jnp.float32(unit),
@@ -100,6 +99,8 @@ def hyper_of(config: DPALSConfig, num_users: int, rank: int) -> Hyper:
     high=jnp.float32(config.scale[1]),
     **{field: number(field) * star for field in in_stars},
     **{field: number(field) for field in as_they_are},
+    memory=jnp.float32(MEMORY),
+    final_bias_ridge=jnp.float32(FINAL_BIAS_RIDGE),
   )
 
 
@@ -142,9 +143,9 @@ def step(key: jax.Array, state: State, data: Data) -> State:
 
   Privacy: given `items`, which earlier sweeps released, users' terms are
   functions of their own ratings, so a user who comes or goes adds or takes
-  away their own terms, of norm at most `sensitivity(config)` over all sums of
-  all items. The noise makes a sweep a Gaussian mechanism; items are computed
-  from its result.
+  away their own terms, of norm at most `Plan.sensitivity` over all sums of all
+  items. The noise makes a sweep a Gaussian mechanism; items are computed from
+  its result.
   """
   hyper = state.hyper
   users, public = local_users(state.items, hyper, data)
@@ -207,9 +208,9 @@ def dpals(config: DPALSConfig) -> System:
 
   def init(key: jax.Array, data: Data) -> State:
     num_users, num_items = data.by_user.num_rows, data.by_item.num_rows
-    rank = rank_of(config, num_users, num_items)
-    check_tails(config, num_items, rank)
-    hyper = hyper_of(config, num_users, rank)
+    used = resolved(config, num_users, num_items)
+    check_tails(used, num_items)
+    hyper, rank = hyper_of(used, num_users), cast(int, used.rank)
     items = dpals_items.start(key, num_items, rank, hyper.star)
     user = jnp.zeros((num_users, rank + 2)).at[:, -2].set(1.0)
     return State(Factors(user, item_factors(items)), items, hyper)
@@ -219,5 +220,5 @@ def dpals(config: DPALSConfig) -> System:
     step=step,
     model=model,
     steps=config.steps,
-    guarantee=guarantee(config),
+    guarantee=plan(config).guarantee,
   )

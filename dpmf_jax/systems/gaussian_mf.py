@@ -26,9 +26,8 @@ from dpmf_jax.mechanisms import noise
 from dpmf_jax.mechanisms.clipping import clip_scale
 from dpmf_jax.plans.gaussian_mf import (
   GaussianMFConfig,
-  guarantee,
   lattice_unit,
-  noise_stds,
+  plan,
 )
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.optimizers import SGD, optimizer_state
@@ -177,7 +176,8 @@ def gaussian_mf(config: GaussianMFConfig) -> System:
   """
   optimizer = SGD if config.optimizer is None else config.optimizer
   sound = config.variant == 'sound'
-  user_noise, item_noise = noise_stds(config)
+  planned = plan(config)
+  user_noise, item_noise = planned.noise.values()
 
   def init(key: jax.Array, data: Data) -> State:
     factors = initial_factors(key, data, config.rank, config.init)
@@ -208,5 +208,5 @@ def gaussian_mf(config: GaussianMFConfig) -> System:
     step=(_sound_step if sound else _paper_step)(optimizer),
     model=_model,
     steps=config.steps,
-    guarantee=guarantee(config),
+    guarantee=planned.guarantee,
   )

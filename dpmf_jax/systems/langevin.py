@@ -9,55 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
-from dpmf_jax import accounting
 from dpmf_jax.kernels.gradients import gradients
 from dpmf_jax.mechanisms.noise import coarse_normal
 from dpmf_jax.mechanisms.sampling import cell_words
-from dpmf_jax.plans import assumptions
-from dpmf_jax.plans.langevin import Average, LangevinSettings
-from dpmf_jax.plans.settings import no_guarantee, require
+from dpmf_jax.plans.langevin import LangevinConfig, plan
+from dpmf_jax.plans.sdcf import Average
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems.sdcf import sgld
-from dpmf_jax.types import Factors, Guarantee, Release, System
-
-
-@dataclass(frozen=True, kw_only=True)
-class LangevinConfig(LangevinSettings):
-  """Public facts about a run; nothing here may be computed from ratings.
-
-  Attributes:
-    variant: 'none' (ratings as they are) or 'paper' (Laplace noise on them).
-    epsilon: of each rating's value (paper); the noise has scale tau/epsilon.
-    clip: whether perturbed ratings are clipped to the scale (paper).
-  """
-
-  variant: Literal['none', 'paper']
-  epsilon: float | None = None
-  clip: bool = False
-
-  def __post_init__(self):
-    super().__post_init__()
-    given = self.epsilon is not None or self.variant == 'none'
-    require(
-      self,
-      variant=(self.variant in ('none', 'paper'), "'none' or 'paper'"),
-      epsilon=(
-        given and (self.epsilon is None or 0 < self.epsilon < np.inf),
-        'positive and finite',
-      ),
-    )
-
-
-NONE: dict[str, Any] = {'variant': 'none'}
-PAPER: dict[str, Any] = {'variant': 'paper'}
+from dpmf_jax.types import Factors, Release, System
 
 
 class State(NamedTuple):
@@ -146,15 +111,13 @@ def langevin(config: LangevinConfig) -> System:
 
   def init(key: jax.Array, data: Data) -> State:
     factor_key, noise_key, ridge_key = jax.random.split(key, 3)
-    factors = sgld.uniform_factors(
-      factor_key, data, config.rank, config.init_size
-    )
+    factors = sgld.uniform_factors(factor_key, data, config.rank)
     values = None
     if config.variant == 'paper':
-      assert config.epsilon is not None  # checked by the config
+      scale = plan(config).noise['ratings']
       values = Factors(
         *(
-          perturbed(each, rows, (high - low) / config.epsilon, by_user=by_user)
+          perturbed(each, rows, scale, by_user=by_user)
           for each, rows, by_user in (
             (noise_key, data.by_user, True),
             (jax.random.clone(noise_key), data.by_item, False),
@@ -175,33 +138,6 @@ def langevin(config: LangevinConfig) -> System:
     init=init,
     step=_step(optimizer, config.average),
     model=_model,
-    steps=config.steps,
-    guarantee=guarantee(config),
-  )
-
-
-def guarantee(config: LangevinConfig) -> Guarantee:
-  """The paper's claim for perturbed ratings, or that there is none."""
-  if config.variant == 'none':
-    return no_guarantee(
-      'replace',
-      ('user factors', 'item factors'),
-      'none: the noise of a sampler is not calibrated to anything',
-    )
-  assert config.epsilon is not None  # checked by the config
-  tau = config.scale[1] - config.scale[0]
-  return Guarantee(
-    status='claimed',
-    unit='rating',
-    relation='replace',
-    adversary='anyone who sees what is released',
-    released=('user factors', 'item factors'),
-    secret=('ratings', 'random key'),
-    assumptions=(
-      assumptions.PUBLIC_PAIRS,
-      'The noise is as good as exact Laplace noise; it is float32.',
-    ),
-    mechanism=f'Laplace noise of scale {tau / config.epsilon:g} on each '
-    f'rating, once; then {config.steps} steps of Langevin dynamics',
-    event=accounting.ClaimedPure(config.epsilon),
+    steps=plan(config).steps,
+    guarantee=plan(config).guarantee,
   )

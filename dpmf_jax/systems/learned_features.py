@@ -7,21 +7,17 @@ second stage may: what it promises holds for any features that are public.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dpmf_jax import accounting
 from dpmf_jax.plans import objective_pmf as objective
-from dpmf_jax.plans.assumptions import PUBLIC_FEATURES
-from dpmf_jax.plans.gaussian_mf import GaussianMFConfig
 from dpmf_jax.rows import Data
 from dpmf_jax.systems import noisy_equations
 from dpmf_jax.systems.gaussian_mf import gaussian_mf
-from dpmf_jax.types import Factors, Guarantee, Release, System
+from dpmf_jax.types import Factors, Release, System
 
 
 class State(NamedTuple):
@@ -37,27 +33,11 @@ class State(NamedTuple):
 def with_learned_features(config: objective.ObjectivePMFConfig) -> System:
   """Sound `objective_pmf` against user factors that are released, too.
 
-  Privacy: both parts compose. The first is `gaussian_mf` with its guarantee at
-  feature_share * epsilon and delta, less what the ends of the second's noise
-  cost; the second takes its user factors as public features and has the rest
-  of epsilon, whatever they are.
+  Privacy: both parts compose; see `learning_parts`.
   """
-  share = config.feature_share
-  rest = dataclasses.replace(
-    config, epsilon=(1 - share) * config.epsilon, feature_share=0.0
-  )
+  learning, rest = objective.learning_parts(config)
+  first = gaussian_mf(learning)
   hyper = noisy_equations.hyper_of(rest, config.rank)
-  first = gaussian_mf(
-    GaussianMFConfig(
-      variant='sound',
-      relation=config.relation,
-      scale=config.scale,
-      epsilon=share * config.epsilon,
-      delta=config.delta - objective.uncovered(rest, config.rank),
-      rank=config.rank,
-      steps=config.feature_steps,
-    )
-  )
 
   def init(key: jax.Array, data: Data) -> State:
     features = jnp.zeros((data.by_user.num_rows, config.rank))
@@ -72,9 +52,7 @@ def with_learned_features(config: objective.ObjectivePMFConfig) -> System:
     step=_step(first.step, config.relation, config.shift),
     model=_model,
     steps=first.steps + 1,
-    guarantee=_guarantee(
-      first.guarantee, objective.guarantee(rest, config.rank)
-    ),
+    guarantee=objective.plan(config).guarantee,
   )
 
 
@@ -102,21 +80,3 @@ def _step(learn, relation, shift: int):
 def _model(state: State, data: Data) -> Release:
   """Items and fitted users; the features could be released as well."""
   return noisy_equations.equations_model(state.items, data)
-
-
-def _guarantee(first: Guarantee, second: Guarantee) -> Guarantee:
-  """What is stated of both together."""
-  assert first.event is not None
-  assert second.event is not None
-  assumptions = tuple(
-    text
-    for text in second.assumptions
-    if text != PUBLIC_FEATURES and text not in first.assumptions
-  )
-  return dataclasses.replace(
-    second,
-    assumptions=first.assumptions + assumptions,
-    mechanism=f'user features by {first.mechanism}; then {second.mechanism}',
-    event=accounting.Composed((first.event, second.event)),
-    tails=first.tails,
-  )

@@ -265,7 +265,8 @@ def local_mf(config: LocalMFConfig) -> System:
     step=_record_step(rank) if by_record else _user_step(),
     model=_model,
     steps=1,
-    guarantee=settings.guarantee(config),
+    guarantee=settings.plan(config).guarantee,
+    views={'transcript': transcript},
   )
 
 
@@ -276,7 +277,7 @@ def _common(config: LocalMFConfig, rank: int) -> Common:
     low=jnp.float32(low),
     high=jnp.float32(high),
     center=jnp.float32(config.center),
-    star=jnp.float32(config.star),
+    star=jnp.float32(config.quarter),
     prior_variance=jnp.float32(config.prior_variance),
     ridge=jnp.asarray(ridge, jnp.float32),
   )
@@ -294,9 +295,9 @@ def _record_hyper(config: LocalMFConfig) -> RecordHyper:
     ),
     tables=records.estimates(
       levels,
-      settings.lie_coins(config),
+      settings.plan(config).noise['answers'],
       center=config.center,
-      unit=config.star,
+      unit=config.quarter,
     ),
   )
 
@@ -309,7 +310,7 @@ def _user_hyper(
   Raises ValueError where sums could overflow.
   """
   multiplier = settings.noise_multiplier(config)
-  if num_items > settings.most_items(config):
+  if num_items > settings.max_items(config):
     raise ValueError(
       f'{num_items} items are too many for exact sums of squares; use a '
       'smaller count_scale or fewer items'

@@ -25,7 +25,6 @@ from dpmf_jax.mechanisms import laplace, noise
 from dpmf_jax.mechanisms.clipping import clip_rows
 from dpmf_jax.plans.objective_pmf import (
   ObjectivePMFConfig,
-  check_tails,
   noise_scale,
 )
 from dpmf_jax.rows import Data
@@ -99,7 +98,6 @@ def hyper_of(config: ObjectivePMFConfig, rank: int) -> Hyper:
       f'noise of scale {scale:.3g} is too large for shift={config.shift}: use '
       'a larger shift or epsilon'
     )
-  check_tails(config, rank)
   if rank > MOST_RANK:
     raise ValueError(f'features of rank {rank} must have at most {MOST_RANK}')
   bits = (

@@ -8,7 +8,6 @@ that the kernels need not know about them.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -16,46 +15,10 @@ import jax.numpy as jnp
 import optax
 
 from dpmf_jax.kernels.gradients import gradients
-from dpmf_jax.plans.settings import no_guarantee, require, scale_check
+from dpmf_jax.plans.nonprivate import NonprivateConfig, plan
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.optimizers import ADAM, optimizer_state
 from dpmf_jax.types import Factors, Release, System
-
-
-@dataclass(frozen=True, kw_only=True)
-class NonprivateConfig:
-  """Settings of a run.
-
-  Attributes:
-    scale: (lowest, highest) possible rating.
-    rank: number of factors, without the two bias columns.
-    steps: full-batch steps.
-    step_size: of Adam, the default optimizer.
-    ridge: L2 penalty per rating: a row with n ratings is shrunk by ridge * n.
-    biases: whether users and items have biases.
-    init_std: standard deviation of the initial factors.
-    optimizer: an optax transformation that replaces Adam.
-  """
-
-  scale: tuple[float, float]
-  rank: int = 20
-  steps: int = 150
-  step_size: float = 0.02
-  ridge: float = 0.12
-  biases: bool = True
-  init_std: float = 0.1
-  optimizer: optax.GradientTransformation | None = None
-
-  def __post_init__(self):
-    require(
-      self,
-      scale=scale_check(self.scale),
-      rank=(self.rank >= 1, 'at least 1'),
-      steps=(self.steps >= 1, 'at least 1'),
-      step_size=(self.step_size > 0, 'positive'),
-      ridge=(self.ridge >= 0, 'at least 0'),
-      init_std=(self.init_std > 0, 'positive'),
-    )
 
 
 class State(NamedTuple):
@@ -132,8 +95,6 @@ def nonprivate(config: NonprivateConfig) -> System:
     init=init,
     step=_step(optimizer, config.biases),
     model=_model,
-    steps=config.steps,
-    guarantee=no_guarantee(
-      'replace', ('user factors', 'item factors', 'mean rating')
-    ),
+    steps=plan(config).steps,
+    guarantee=plan(config).guarantee,
   )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from dpmf_jax.plans.objective_pmf import ObjectivePMFConfig, guarantee
+from dpmf_jax.plans.objective_pmf import ObjectivePMFConfig, plan
 from dpmf_jax.rows import Data
 from dpmf_jax.systems import (
   huber_means,
@@ -67,7 +67,7 @@ def objective_pmf(
     step=step,
     model=noisy_equations.equations_model,
     steps=1,
-    guarantee=guarantee(config, rank),
+    guarantee=plan(config, rank).guarantee,
   )
 
 
@@ -77,4 +77,4 @@ def _paper(config: ObjectivePMFConfig) -> System:
   def init(key: jax.Array, data: Data) -> pmf.State:
     return pmf.start(key, data, hyper, rank=config.rank)
 
-  return pmf.stages_system(config, init, guarantee(config, config.rank))
+  return pmf.stages_system(config, init, plan(config).guarantee)

@@ -8,9 +8,7 @@ The specification comes with the ratings (`Rows.level`) and is public.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,79 +18,11 @@ from numpy.typing import ArrayLike
 from dpmf_jax import accounting
 from dpmf_jax.accounting.rounding import WEIGHT_BITS, shift_rounding
 from dpmf_jax.mechanisms import sampling
-from dpmf_jax.plans import objective_pmf as objective
-from dpmf_jax.plans.settings import require
+from dpmf_jax.plans.personalized_pmf import PersonalizedPMFConfig, plan
 from dpmf_jax.ratings.specification import Levels, summary
 from dpmf_jax.rows import Data, rounded_down
 from dpmf_jax.systems import noisy_equations, pmf
-from dpmf_jax.types import Factors, Guarantee, System
-
-
-@dataclass(frozen=True, kw_only=True)
-class PersonalizedPMFConfig(objective.ObjectivePMFConfig):
-  """Public facts about a run; nothing here may be computed from ratings.
-
-  The settings of `ObjectivePMFConfig`, with these differences:
-
-  Attributes:
-    relation: 'add_remove' only: sampling proves nothing for changed values.
-    epsilon: t: of a rating of weight 1, or the sampling threshold; no rating
-      has more. A public number, such as `accounting.personal_threshold` gives
-      of a public distribution; the mean or maximum over the ratings there are
-      would tell of them.
-    objective: 'zhang' only.
-    method: 'weights' or 'sampling' (sound); the paper samples.
-  """
-
-  method: Literal['weights', 'sampling'] = 'weights'
-
-  def __post_init__(self):
-    super().__post_init__()
-    methods = ('weights', 'sampling')
-    require(
-      self,
-      relation=(self.relation == 'add_remove', "'add_remove'"),
-      objective=(self.objective == 'zhang', "'zhang'"),
-      method=(self.method in methods, "'weights' or 'sampling'"),
-      # What covers the search for a minimum costs all ratings the same.
-      loss=(self.loss == 'squared', "'squared'"),
-      feature_share=(self.feature_share == 0, '0'),
-    )
-    if self.variant == 'paper' and self.method != 'sampling':
-      raise ValueError("method='weights' is not in the paper; use 'sampling'")
-
-
-PAPER: dict[str, Any] = {
-  'variant': 'paper',
-  'relation': 'add_remove',
-  'method': 'sampling',
-}
-
-
-def guarantee(config: PersonalizedPMFConfig, rank: int = 1) -> Guarantee:
-  """What is stated: the largest epsilon of any rating, and that each has
-  its own."""
-  base = objective.guarantee(config, rank)
-  each = (
-    'Each rating has at most the epsilon that the specification gives it; '
-    'what is stated is the most that any can have.',
-    'The specification is public: it does not depend on what was rated, nor '
-    'on values.',
-  )
-  how = (
-    f'each rating is weighted by its epsilon over {config.epsilon:g}'
-    if config.method == 'weights'
-    else 'each rating is kept with chance (e^epsilon - 1)/(e^t - 1)'
-  )
-  return dataclasses.replace(
-    base,
-    assumptions=base.assumptions + each,
-    mechanism=f'{how}; {base.mechanism}',
-    # What amplifies or weighs is not known to be L2-Laplace any more.
-    event=accounting.Pure(config.epsilon, 1, objective.uncovered(config, rank))
-    if config.variant == 'sound'
-    else accounting.ClaimedPure(config.epsilon),
-  )
+from dpmf_jax.types import Factors, Personal, System
 
 
 def accounted_epsilons(
@@ -207,7 +137,8 @@ def personalized_pmf(
     step=noisy_equations.equations_step(config.relation, config.shift),
     model=noisy_equations.equations_model,
     steps=1,
-    guarantee=guarantee(config, rank),
+    guarantee=plan(config, rank).guarantee,
+    personal=_personal(config, rank),
   )
 
 
@@ -229,7 +160,15 @@ def _paper(config: PersonalizedPMFConfig) -> System:
       start_key, data, hyper, rank=config.rank, weights=Factors(*kept)
     )
 
-  return pmf.stages_system(config, init, guarantee(config))
+  system = pmf.stages_system(config, init, plan(config).guarantee)
+  return system._replace(personal=_personal(config, 1))
+
+
+def _personal(config: PersonalizedPMFConfig, rank: int) -> Personal:
+  return Personal(
+    statement=lambda levels: personal(config, levels, rank),
+    accounted=lambda epsilons: accounted_epsilons(config, epsilons, rank),
+  )
 
 
 def _level(rows) -> jax.Array:

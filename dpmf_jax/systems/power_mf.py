@@ -51,7 +51,7 @@ from dpmf_jax.systems.row_factors import (
 from dpmf_jax.systems.row_means import Means, shrunk_means
 from dpmf_jax.types import Factors, Fit, Release, System
 
-_STEPS = 2 + 2 * settings.MOST_ROUNDS
+_STEPS = 2 + 2 * settings.MAX_ROUNDS
 
 
 class Hyper(NamedTuple):
@@ -63,7 +63,7 @@ class Hyper(NamedTuple):
   count_scale: jax.Array
   low: jax.Array
   high: jax.Array
-  unit: jax.Array  # a quarter of the scale; means and factors are in units
+  quarter: jax.Array  # of the scale; means and factors are in it
   residual_bound: jax.Array
   lattice_unit: jax.Array
   lattice_shift: jax.Array  # int32
@@ -90,13 +90,13 @@ class State(NamedTuple):
 
 
 def _label(rows: Rows, state: State, column_mean, row_mean=None) -> jax.Array:
-  """What the means leave of each rating, [C, S, L], in units.
+  """What the means leave of each rating, [C, S, L], in quarters.
 
   Privacy: of a rating, its own value and means alone, elementwise.
   """
   hyper = state.hyper
   middle = (hyper.low + hyper.high) / 2
-  label = (jnp.clip(rows.value, hyper.low, hyper.high) - middle) / hyper.unit
+  label = (jnp.clip(rows.value, hyper.low, hyper.high) - middle) / hyper.quarter
   if column_mean is not None:
     label = label - take(column_mean, rows.column)
   if row_mean is not None:
@@ -274,19 +274,19 @@ def _items(state: State) -> jax.Array:
 
   Vectors are scaled so that users' vectors have a prior of variance 1.
   """
-  unit = state.hyper.unit
-  mean = unit * (state.item.mean - state.item.common)
+  quarter = state.hyper.quarter
+  mean = quarter * (state.item.mean - state.item.common)
   columns = [mean[:, None], jnp.ones_like(mean)[:, None]]
   if state.factors.item.shape[1]:
     size, axes = eigen(state.prior)
-    scale = unit * jnp.sqrt(size)
+    scale = quarter * jnp.sqrt(size)
     columns.append(state.factors.item @ (axes * scale[None]))
   return jnp.concatenate(columns, axis=1)
 
 
 def _offset(state: State) -> jax.Array:
   hyper = state.hyper
-  return (hyper.low + hyper.high) / 2 + hyper.unit * state.item.common
+  return (hyper.low + hyper.high) / 2 + hyper.quarter * state.item.common
 
 
 def _model(state: State, data: Data) -> Release:
@@ -299,7 +299,7 @@ def _released(state: State) -> Release:
   hyper, item = state.hyper, _items(state)
   prior = jnp.zeros(item.shape[1]).at[0].set(1.0)
   ridge = jnp.full_like(prior, hyper.vector_ridge).at[0].set(hyper.slope_ridge)
-  ridge = (ridge * jnp.square(hyper.unit)).at[1].set(hyper.bias_ridge)
+  ridge = (ridge * jnp.square(hyper.quarter)).at[1].set(hyper.bias_ridge)
   return Release(Factors(None, item), _offset(state), Fit(prior, ridge))
 
 
@@ -319,14 +319,14 @@ def power_mf(config: PowerMFConfig) -> System:
   is computed from noisy sums. With rank 0 the one step is L2-Laplace noise of
   scale pair_sensitivity / epsilon on a row: epsilon, pure.
   """
-  hyper = _hyper(config)
+  plan, hyper = settings.plan(config), _hyper(config)
 
   def init(key: jax.Array, data: Data) -> State:
     if config.rank:
       lattice.check_size(
         data,
         config.lattice_bits,
-        max(settings.noise_scales(config)[2:]),
+        max(plan.noise['factors']),
         settings.lattice_unit(config),
       )
     users, items = (rows.num_rows for rows in data)
@@ -345,30 +345,29 @@ def power_mf(config: PowerMFConfig) -> System:
     init=init,
     step=_step(config.rank == 0, config.shift),
     model=_model,
-    steps=config.steps,
-    guarantee=settings.guarantee(config),
+    steps=plan.steps,
+    guarantee=plan.guarantee,
   )
 
 
 def _hyper(config: PowerMFConfig) -> Hyper:
-  scales = settings.noise_scales(config)
+  scales = settings.plan(config).noise
+  pairs, rows = scales['counts and sums'], scales['factors']
   unit = settings.lattice_unit(config)
   small = 2.0 ** (config.shift - PRODUCT_BITS)
   sums = small * settings.LABEL_BOUND
-  largest = max(scales[:2]) / min(config.count_scale * small, sums)
+  largest = max(pairs) / min(config.count_scale * small, sums)
   if largest > MAX_STD:
     raise ValueError(
-      f'noise of scale {max(scales[:2]):.3g} is too large for '
+      f'noise of scale {max(pairs):.3g} is too large for '
       f'shift={config.shift}: use a larger shift or epsilon'
     )
   # No step beyond the last, were there one, is without noise.
   padded = lambda values: [*values, *[values[-1]] * (_STEPS - len(values))]
-  dither = [
-    dither_bits(scale, sums if place < 2 else unit)
-    for place, scale in enumerate(scales)
-  ]
+  dither = [dither_bits(scale, sums) for scale in pairs]
+  dither += [dither_bits(scale, unit) for scale in rows]
   count_dither = [
-    dither_bits(scale / config.count_scale, small) for scale in scales[:2]
+    dither_bits(scale / config.count_scale, small) for scale in pairs
   ]
   numbers = {
     name: jnp.float32(getattr(config, name))
@@ -379,14 +378,19 @@ def _hyper(config: PowerMFConfig) -> Hyper:
   return Hyper(
     **numbers
     | {
-      'noise': jnp.asarray([rounded_up(s) for s in padded(scales)]),
+      'noise': jnp.asarray([rounded_up(s) for s in padded(pairs + rows)]),
       'dither': jnp.asarray(padded(dither), jnp.int32),
       'count_dither': jnp.asarray(padded(count_dither), jnp.int32),
       'low': jnp.float32(low),
       'high': jnp.float32(high),
-      'unit': jnp.float32(config.unit),
+      'quarter': jnp.float32(config.quarter),
       'lattice_unit': jnp.float32(unit),
       'lattice_shift': jnp.int32(PRODUCT_BITS - config.lattice_bits),
-      'full_steps': jnp.int32(2 + 2 * config.full_rounds),
+      'full_steps': jnp.int32(2 + 2 * settings.FULL_ROUNDS),
+      'user_quantile': jnp.float32(settings.USER_QUANTILE),
+      'item_quantile': jnp.float32(settings.ITEM_QUANTILE),
+      'gauge_power': jnp.float32(settings.GAUGE_POWER),
+      'error_variance': jnp.float32(settings.ERROR_VARIANCE),
+      'slope_ridge': jnp.float32(settings.SLOPE_RIDGE),
     }
   )

@@ -17,9 +17,9 @@ from dpmf_jax.federated.sdmf_node import factors_of
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import Data, training_data
 from dpmf_jax.runs import random_key
-from dpmf_jax.systems.sdcf.sdmf import sdmf, sdmf_by_messages
+from dpmf_jax.systems.sdmf import sdmf, sdmf_by_messages
 from dpmf_jax.systems.untrusted import sums as untrusted_sums
-from dpmf_jax.systems.untrusted.untrusted_pmf import untrusted_pmf
+from dpmf_jax.systems.untrusted_pmf import untrusted_pmf
 from dpmf_jax.training import fit
 from dpmf_jax.types import Release, System
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import Gaussian, gaussian, groups, tails
+from dpmf_jax.plans import SPECS
 from dpmf_jax.plans import dpals as dpals_plan
-from dpmf_jax.systems import SYSTEMS
+from dpmf_jax.systems import build
 from dpmf_jax.types import Guarantee, Tails
 
 DELTA = 1e-6
@@ -17,10 +18,10 @@ DELTA = 1e-6
 
 def sound(name, **settings):
   """The guarantee of a sound system."""
-  entry = SYSTEMS[name]
+  entry = SPECS[name]
   given = {'scale': (1.0, 5.0), 'delta': DELTA, 'epsilon': 2.0} | settings
-  return entry.build(
-    entry.config(**{**entry.variants['sound'], **given})
+  return build(
+    name, entry.config(**{**entry.variants['sound'], **given})
   ).guarantee
 
 
@@ -190,10 +191,10 @@ def test_draws_are_at_least_those_that_are_checked():
   config = dpals_plan.DPALSConfig(
     relation='add_remove', scale=(1.0, 5.0), delta=1e-9, epsilon=2.0, rank=3
   )
-  most = dpals_plan.guarantee(config).tails.draws
-  dpals_plan.check_tails(config, most // 6, 3)  # 5 draws an item
+  most = dpals_plan.plan(config).guarantee.tails.draws
+  dpals_plan.check_tails(config, most // 6)  # 5 draws an item
   with pytest.raises(ValueError, match='tails'):
-    dpals_plan.check_tails(config, most // 5 + 1, 3)
+    dpals_plan.check_tails(config, most // 5 + 1)
   for lost in (1e-12, 1e-8):
     most = tails.most_draws(lost)
     assert tails.uncovered_jointly(1e9, most + 1) > lost

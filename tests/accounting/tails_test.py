@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from dpmf_jax import accounting, certificates
+from dpmf_jax import accounting, certificates, systems
 from dpmf_jax.accounting import (
   Composed,
   Gaussian,
@@ -17,10 +17,9 @@ from dpmf_jax.accounting import (
   ledger,
   tails,
 )
-from dpmf_jax.plans import gaussian_mf
+from dpmf_jax.plans import SPECS, gaussian_mf
 from dpmf_jax.plans.objective_pmf import ObjectivePMFConfig
 from dpmf_jax.plans.untrusted_pmf import guarantee as protocol
-from dpmf_jax.systems import SYSTEMS
 from dpmf_jax.systems.objective_pmf import objective_pmf
 
 EPSILON, DELTA = 3.0, 1e-6
@@ -47,13 +46,13 @@ DRAWN = [
 
 
 def build(name, **settings):
-  entry = SYSTEMS[name]
+  entry = SPECS[name]
   fields = entry.config.__dataclass_fields__
   common = {'scale': (1.0, 5.0), 'delta': DELTA, 'epsilon': EPSILON}
   given = {k: v for k, v in common.items() if k in fields}
   variant = entry.variants.get('sound', next(iter(entry.variants.values())))
   config = entry.config(**{**variant, **given, **settings})
-  return config, entry.build(config)
+  return config, systems.build(name, config)
 
 
 @pytest.mark.parametrize(('name', 'settings', 'most'), DRAWN)
@@ -184,7 +183,7 @@ def test_learned_features_are_accounted_at_what_the_ends_leave(
   )
   moved = gaussian_mf.sensitivity(learning)
   drawn = accounting.joint_noise_multiplier(
-    *(std / moved for std in gaussian_mf.noise_stds(learning))
+    *(std / moved for std in gaussian_mf.plan(learning).noise.values())
   )
   dimension = rank * (rank + 1) // 2 + rank
   rest = (1 - share) * epsilon

@@ -12,7 +12,6 @@ from dpmf_jax import accounting, auditing, training
 from dpmf_jax.auditing import (
   bounds,
   canaries,
-  cases,
   found,
   pairs,
   planted,
@@ -21,7 +20,8 @@ from dpmf_jax.auditing import (
 )
 from dpmf_jax.auditing.distinguishing import Bound, measure
 from dpmf_jax.auditing.statistics import STATISTICS, Block
-from dpmf_jax.systems import SYSTEMS
+from dpmf_jax.plans import SPECS
+from dpmf_jax.systems import made
 
 DELTA = 1e-5
 
@@ -215,8 +215,8 @@ def test_planted_bugs_are_found_and_nothing_else(name):
 
 
 def test_a_run_of_the_sampler_is_a_run_of_fit():
-  case = cases.CASES['gaussian_mf', 'sound'][1]
-  system = cases.build('gaussian_mf', 'sound', case.settings)
+  case = SPECS['gaussian_mf'].cases['sound'][1]
+  system = made('gaussian_mf', 'sound', **case.settings)
   pair = pairs.library_pairs('rating', 'replace', (1.0, 5.0))[0]
   data = sampling.tiny_data(pair.first, pair.second)
   sampler = sampling.sampler(
@@ -235,8 +235,8 @@ def test_a_run_of_the_sampler_is_a_run_of_fit():
 
 
 def test_starts_are_what_they_are_called():
-  case = cases.CASES['gaussian_mf', 'sound'][0]
-  system = cases.build('gaussian_mf', 'sound', case.settings)
+  case = SPECS['gaussian_mf'].cases['sound'][0]
+  system = made('gaussian_mf', 'sound', **case.settings)
   pair = pairs.library_pairs('rating', 'replace', (1.0, 5.0))[0]
   data = sampling.tiny_data(pair.first, pair.second)
   keys = jax.random.split(jax.random.key(0), 64)
@@ -255,8 +255,8 @@ def test_starts_are_what_they_are_called():
 def test_every_mesh_gives_the_same_runs():
   from dpmf_jax.rows import device_mesh
 
-  case = cases.CASES['gaussian_mf', 'sound'][0]
-  system = cases.build('gaussian_mf', 'sound', case.settings)
+  case = SPECS['gaussian_mf'].cases['sound'][0]
+  system = made('gaussian_mf', 'sound', **case.settings)
   pair = pairs.library_pairs('rating', 'replace', (1.0, 5.0))[0]
   data = sampling.tiny_data(pair.first, pair.second)
   keys = jax.random.split(jax.random.key(0), 16)
@@ -302,34 +302,29 @@ def test_pairs_are_neighbours(unit, relation):
 
 
 def test_every_variant_has_a_case_for_every_relation_it_allows():
-  for name, entry in SYSTEMS.items():
+  for name, entry in SPECS.items():
     for variant, preset in entry.variants.items():
-      made = cases.CASES[name, variant]
+      attacked = entry.cases[variant]
       covered = {
-        cases.build(name, variant, case.settings).guarantee.relation
-        for case in made
+        made(name, variant, **case.settings).guarantee.relation
+        for case in attacked
       }
       if 'relation' not in entry.config.__dataclass_fields__:
         continue
       for relation in ('replace', 'add_remove'):
-        settings = {**preset, **made[0].settings, 'relation': relation}
+        settings = {**preset, **attacked[0].settings, 'relation': relation}
         try:
           entry.config(**settings)
         except ValueError:
           continue
         assert relation in covered, f'{name} {variant} {relation}'
-  assert set(cases.CASES) == {
-    (name, variant) for name, e in SYSTEMS.items() for variant in e.variants
-  }
 
 
 PROVED = [
   (name, variant)
-  for name, variant in cases.CASES
-  if cases.build(
-    name, variant, cases.CASES[name, variant][0].settings
-  ).guarantee.status
-  == 'proved'
+  for name, spec in SPECS.items()
+  for variant, attacked in spec.cases.items()
+  if made(name, variant, **attacked[0].settings).guarantee.status == 'proved'
 ]
 
 
@@ -410,7 +405,7 @@ def test_what_is_not_private_is_measured_as_such():
 
 
 def test_the_search_finds_a_case_that_can_be_kept(tmp_path):
-  case = cases.CASES['gaussian_mf', 'paper'][0]
+  case = SPECS['gaussian_mf'].cases['paper'][0]
   seen = []
   record = search.search(
     jax.random.key(0),
@@ -427,9 +422,9 @@ def test_the_search_finds_a_case_that_can_be_kept(tmp_path):
   again, twin = found.records(path)
   assert again.settings == twin.settings == record.settings
   assert again.start == record.start
-  for kept, made in zip(again.pair[1:], record.pair[1:], strict=True):
-    np.testing.assert_array_equal(kept.value, made.value)
-    np.testing.assert_array_equal(kept.user, made.user)
+  for kept, other in zip(again.pair[1:], record.pair[1:], strict=True):
+    np.testing.assert_array_equal(kept.value, other.value)
+    np.testing.assert_array_equal(kept.user, other.user)
   target = auditing.found_target(again, 'paper')
   assert target is not None
   assert target.system.guarantee.status == 'claimed'
@@ -502,7 +497,7 @@ def test_canaries_measure_a_run(small_ratings, relation):
   assert not finding.refuted
   assert 0.3 < finding.lower_bound < 8
   # The same noise, said to be for an epsilon of 0.2.
-  system = cases.build('gaussian_mf', 'sound', settings)
+  system = made('gaussian_mf', 'sound', **settings)
   honest = auditing._finding(
     auditing.Target('', '', system, pairs.Pair('', *[small_ratings] * 2),
                     'known', DELTA),

@@ -14,7 +14,7 @@ from dpmf_jax.plans.untrusted_pmf import UntrustedPMFConfig, share_scale
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems.untrusted import rounds
-from dpmf_jax.systems.untrusted.untrusted_pmf import untrusted_pmf
+from dpmf_jax.systems.untrusted_pmf import untrusted_pmf
 
 SCALE = (1.0, 5.0)
 VALUES = (1.0, 2.0, 3.0, 4.0, 5.0)
@@ -194,8 +194,8 @@ def sound_sums(target, epsilon, runs, absent=False):
 
   def run(key):
     after = system.step(key, state, data)
-    assert system.view is not None
-    return system.view(jax.random.key(0), after, data).sums[0]
+    seen = system.views['recommender'](jax.random.key(0), after, data)
+    return seen.sums[0]
 
   seed = int(target) + 100 * absent
   keys = jax.random.split(jax.random.key(seed), runs)

@@ -12,7 +12,7 @@ from certified import THREEFRY, make
 import dpmf_jax
 from dpmf_jax import accounting, certificates
 from dpmf_jax.certificates import wording
-from dpmf_jax.systems import SYSTEMS
+from dpmf_jax.plans import SPECS
 from dpmf_jax.types import Guarantee
 
 FIELDS = {
@@ -75,7 +75,7 @@ def test_date_and_run_are_stated():
 
 def test_a_proof_is_about_one_generator():
   system, document = make()
-  config = SYSTEMS['nonprivate'].config(scale=(1.0, 5.0))
+  config = SPECS['nonprivate'].config(scale=(1.0, 5.0))
   given = {'system': 'x', 'config': config, 'delta': 1e-6, 'seed': None}
   assert document['randomness']['generator'] == THREEFRY
   with pytest.raises(ValueError, match='proved is about threefry2x32'):
@@ -115,7 +115,7 @@ def plain(event, delta):
     mechanism='noise',
     event=event,
   )
-  config = SYSTEMS['nonprivate'].config(scale=(1.0, 5.0), step_size=math.inf)
+  config = SPECS['nonprivate'].config(scale=(1.0, 5.0), step_size=math.inf)
   return certificates.certificate(
     guarantee, system='plain', config=config, delta=delta, seed=None,
     generator=THREEFRY,

@@ -8,13 +8,14 @@ import pytest
 
 from dpmf_jax import certificates, files, runs
 from dpmf_jax.certificates import wording
+from dpmf_jax.plans import SPECS
 from dpmf_jax.ratings import formats
 from dpmf_jax.ratings.specification import with_epsilon
 from dpmf_jax.ratings.table import DataError, from_arrays, with_public_ids
 from dpmf_jax.ratings.writing import write
 from dpmf_jax.rows import training_data
 from dpmf_jax.serving import models
-from dpmf_jax.systems import SYSTEMS
+from dpmf_jax.systems import build
 from dpmf_jax.training import fit
 
 CASES = {
@@ -33,12 +34,12 @@ CASES = {
 
 def built(case):
   name, settings = CASES[case]
-  entry = SYSTEMS[name]
+  entry = SPECS[name]
   common = {'scale': (1.0, 5.0), 'delta': 1e-5, 'epsilon': 2.0}
   fields = entry.config.__dataclass_fields__
   common = {k: v for k, v in common.items() if k in fields}
   config = entry.config(**{**entry.variants['sound'], **common, **settings})
-  return config, entry.build(config)
+  return config, build(name, config)
 
 
 @pytest.fixture(scope='module')

@@ -25,7 +25,7 @@ from dpmf_jax.mechanisms import secure_sum
 from dpmf_jax.mechanisms.secure_sum import Aggregate
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems.untrusted import rounds as untrusted_rounds
-from dpmf_jax.systems.untrusted.untrusted_pmf import untrusted_pmf
+from dpmf_jax.systems.untrusted_pmf import untrusted_pmf
 from dpmf_jax.types import Release
 from launch.federated import results
 

@@ -26,7 +26,7 @@ from dpmf_jax.federated import folders
 from dpmf_jax.federated.journal import read_log, read_transcript
 from dpmf_jax.federated.plan import AGGREGATOR
 from dpmf_jax.rows import training_data
-from dpmf_jax.systems.sdcf.sdmf import sdmf_by_messages
+from dpmf_jax.systems.sdmf import sdmf_by_messages
 from dpmf_jax.training import fit
 from launch.federated import parties
 from launch.federated.preparation import planned, prepared

@@ -28,7 +28,7 @@ from dpmf_jax.federated.messages import Kind
 from dpmf_jax.federated.plan import Node, read_plan, write_plan
 from dpmf_jax.federated.rounds import TooFewNodesError
 from dpmf_jax.rows import training_data
-from dpmf_jax.systems.sdcf import sdmf
+from dpmf_jax.systems import sdmf
 from dpmf_jax.training import fit
 
 

@@ -12,6 +12,7 @@ from certified import make
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import ledger
+from dpmf_jax.plans import SPECS, config_of
 
 PAPER = (
   '--variant=paper --steps=1250 --epsilon_per_step=0.3 --delta_per_step=0.01'
@@ -151,16 +152,12 @@ def test_sound_add_remove_with_an_uneven_share():
 
 
 def test_what_is_not_given_is_as_in_training():
-  from dpmf_jax.plans.gaussian_mf import noise_stds
-  from dpmf_jax.systems import SYSTEMS
-
-  entry = SYSTEMS['gaussian_mf']
   common = {'scale': (1.0, 5.0), 'delta': 1e-6, 'epsilon': 2.0, 'steps': 7}
   for variant in ('sound', 'paper'):
-    config = entry.config(**{**entry.variants[variant], **common})
+    config = config_of('gaussian_mf', variant, **common)
     result = answer(f'--variant={variant} --epsilon=2 --steps=7')
     assert result['relation'] == config.relation
-    assert result['sigma'] == pytest.approx(noise_stds(config)[0], rel=1e-9)
+    assert result['noise'] == SPECS['gaussian_mf'].plan(config).noise
 
 
 ERRORS = [

@@ -174,6 +174,8 @@ def test_a_wrong_file_in_the_cache_is_moved_aside(
     (archive(data=b'1\t1\t1\t1\n'), 'u.data: SHA-256 is'),
     (archive()[:100], 'not the archive expected'),
   ],
+  # Archives have a time in them, and names of tests must not.
+  ids=['missing', 'a page', 'other ratings', 'cut short'],
 )
 def test_a_failed_source_is_named_and_the_next_tried(
   tmp_path, tiny, server, capsys, page, reason

@@ -6,10 +6,11 @@ import oracles
 import pytest
 
 from dpmf_jax import files
+from dpmf_jax.plans import SPECS
 from dpmf_jax.ratings.table import from_arrays
 from dpmf_jax.rows import training_data
 from dpmf_jax.serving import folding, models
-from dpmf_jax.systems import SYSTEMS
+from dpmf_jax.systems import build
 from dpmf_jax.training import fit
 from dpmf_jax.types import Factors, Fit, Release
 
@@ -301,7 +302,7 @@ def test_users_are_folded_in_over_more_than_one_block():
   ],
 )
 def test_folding_in_does_what_the_system_does(small_ratings, name):
-  entry = SYSTEMS[name]
+  entry = SPECS[name]
   ridges = {'vector_ridge': 3.0, 'bias_ridge': 7.0}
   if name == 'dpals':
     ridges = {f'final_{key}': value for key, value in ridges.items()}
@@ -310,7 +311,7 @@ def test_folding_in_does_what_the_system_does(small_ratings, name):
     **{**entry.variants['sound'], **ridges, **more},
     scale=(1, 5), epsilon=2.0, delta=1e-6,
   )  # fmt: skip
-  system = entry.build(config)
+  system = build(name, config)
   epsilon = np.linspace(0.5, 2.0, len(small_ratings))
   ratings = dataclasses.replace(small_ratings, epsilon=epsilon)
   data = training_data(ratings)
@@ -326,12 +327,12 @@ def test_folding_in_does_what_the_system_does(small_ratings, name):
 
 def test_new_users_have_the_mean_of_features(small_ratings):
   """Also of features that were learned, which no setting tells."""
-  entry = SYSTEMS['objective_pmf']
+  entry = SPECS['objective_pmf']
   config = entry.config(
     variant='sound', relation='add_remove', scale=(1, 5), epsilon=2.0,
     delta=1e-6, rank=3, feature_share=0.5, feature_steps=2,
   )  # fmt: skip
-  system = entry.build(config)
+  system = build('objective_pmf', config)
   data = training_data(small_ratings)
   state = fit(system, jax.random.key(0), data)
   release = system.release(state, data)

@@ -5,10 +5,11 @@ import oracles
 import pytest
 
 from dpmf_jax.evaluation import metrics
+from dpmf_jax.plans.als import ALSConfig
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.rows import training_data
-from dpmf_jax.systems.als import ALSConfig, als
+from dpmf_jax.systems.als import als
 from dpmf_jax.training import fit
 
 SCALE = (1.0, 5.0)

@@ -6,18 +6,15 @@ import numpy as np
 import pytest
 import tree
 
-from dpmf_jax import accounting, training
-from dpmf_jax.plans import assumptions
+from dpmf_jax import accounting, systems, training
+from dpmf_jax.plans import SPECS, assumptions
 from dpmf_jax.ratings.specification import with_epsilon
 from dpmf_jax.rows import training_data
-from dpmf_jax.systems import SYSTEMS
 from dpmf_jax.training import fit
 from dpmf_jax.types import Guarantee, Release
 
 CASES = [
-  (name, variant)
-  for name, entry in SYSTEMS.items()
-  for variant in entry.variants
+  (name, variant) for name, entry in SPECS.items() for variant in entry.variants
 ]
 # Ways to run a variant that have steps of their own.
 CASES += [
@@ -27,7 +24,7 @@ CASES += [
 
 
 def build(name, variant, *more, **settings):
-  entry = SYSTEMS[name]
+  entry = SPECS[name]
   fields = entry.config.__dataclass_fields__
   common = {'scale': (1.0, 5.0), 'delta': 1e-6, 'epsilon': 3.0, 'steps': 4}
   given = {k: v for k, v in common.items() if k in fields}
@@ -35,8 +32,8 @@ def build(name, variant, *more, **settings):
     given |= {more[0]: more[1], 'rank': 3, 'feature_steps': 3}
   if name == 'dpals':
     given['rank'] = 2  # for so few users it would choose 0
-  return entry.build(
-    entry.config(**{**entry.variants[variant], **given, **settings})
+  return systems.build(
+    name, entry.config(**{**entry.variants[variant], **given, **settings})
   )
 
 
@@ -92,7 +89,7 @@ def test_same_key_same_bits(case, data):
 def test_steps_are_those_of_the_guarantee(case):
   system = build(*case)
   assert isinstance(system.guarantee, Guarantee)
-  entry = SYSTEMS[case[0]]
+  entry = SPECS[case[0]]
   if 'steps' in entry.config.__dataclass_fields__:
     assert system.steps == 4
   if system.guarantee.event is not None:

@@ -16,22 +16,20 @@ from dpmf_jax.accounting import ledger, tails
 from dpmf_jax.accounting.rounding import least_spacing, user_term_bound
 from dpmf_jax.evaluation import metrics
 from dpmf_jax.kernels import user_sums
-from dpmf_jax.plans.choice import choice, rank_for
+from dpmf_jax.plans import SPECS
+from dpmf_jax.plans.auto import choice, rank_for
 from dpmf_jax.plans.dpals import (
   DPALSConfig,
   check_tails,
-  event,
-  noise_std,
-  rank_of,
+  plan,
   resolved,
-  sensitivity,
 )
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.serving import models
-from dpmf_jax.systems import SYSTEMS, dpals, dpals_items, dpals_users
+from dpmf_jax.systems import dpals, dpals_items, dpals_users
 from dpmf_jax.training import fit
 
 SCALE = (1.0, 5.0)
@@ -102,7 +100,7 @@ def test_removing_a_user_moves_sums_by_their_own_terms(crowd, rank, sweeps):
   config = settings(rank=rank, contribution=2.0)
   items, hyper = items_after(config, training_data(crowd), sweeps)
   total = np.asarray(integer_sums(items, hyper, training_data(crowd)), int)
-  bound = sensitivity(config, rank)
+  bound = plan(config).sensitivity['sums']
   lengths = []
   for user in EXTREME:
     rest = training_data(crowd.take(crowd.user != user))
@@ -123,7 +121,7 @@ def test_a_bound_that_forgets_something_would_be_seen(crowd):
   items, hyper = items_after(config, training_data(crowd), 2)
   data = training_data(crowd.take(crowd.user == 1))
   users, public = jax.jit(dpals.local_users)(items, hyper, data)
-  bound = sensitivity(config, 2)
+  bound = plan(config).sensitivity['sums']
   length = lambda users: np.linalg.norm(
     np.asarray(user_sums.item_sums(data.by_item, users, public, hyper.unit))
     * float(hyper.unit)
@@ -133,7 +131,8 @@ def test_a_bound_that_forgets_something_would_be_seen(crowd):
   assert length(loud) > 1.5 * bound
   assert length(users._replace(vector=2 * users.vector)) > 1.2 * bound
   # Without vectors the bound would be too small for this user.
-  assert length(users) > sensitivity(config, 0)
+  means = dataclasses.replace(config, rank=0)
+  assert length(users) > plan(means).sensitivity['sums']
 
 
 @pytest.mark.parametrize('scale', [(1.0, 5.0), (0.0, 100.0)])
@@ -142,12 +141,12 @@ def test_contributions_are_bounded_whatever_the_items(crowd, scale):
   value = scale[0] + (crowd.value - 1) / 4 * (scale[1] - scale[0])
   data = training_data(dataclasses.replace(crowd, value=value, scale=scale))
   config = settings(rank=3, contribution=1.0, scale=scale)
-  hyper = dpals.hyper_of(config, 50, 3)
+  hyper = dpals.hyper_of(config, 50)
   rng = np.random.default_rng(0)
-  bound = sensitivity(config, 3)
+  bound = plan(config).sensitivity['sums']
   local_users = jax.jit(dpals.local_users)
   for number in range(20):
-    size = 10.0 ** rng.integers(-4, 2) * config.star
+    size = 10.0 ** rng.integers(-4, 2) * config.quarter
     wide = lambda *shape, s=size: jnp.asarray(rng.normal(size=shape) * s)
     items = dpals_items.start(jax.random.key(number), 30, 3, hyper.star)
     items = items._replace(
@@ -161,10 +160,10 @@ def test_contributions_are_bounded_whatever_the_items(crowd, scale):
       value
       - np.asarray(items.mean)[crowd.item]
       - np.asarray(users.bias)[crowd.user],
-      -2 * config.star,
-      2 * config.star,
+      -2 * config.quarter,
+      2 * config.quarter,
     )
-    size = (y**2 + (0.5 * config.star) ** 2) * (
+    size = (y**2 + (0.5 * config.quarter) ** 2) * (
       1 + np.linalg.norm(users.vector, axis=1)[crowd.user] ** 2
     )
     weight = np.asarray(users.weight, float)[crowd.user]
@@ -184,7 +183,8 @@ def test_items_that_are_not_finite_tell_nothing(crowd, no_number):
   sums = np.asarray(integer_sums(items, hyper, training_data(crowd)), int)
   rest = training_data(crowd.take(crowd.user != 0))
   moved = sums - np.asarray(integer_sums(items, hyper, rest))
-  assert np.linalg.norm(moved * float(hyper.unit)) <= sensitivity(config, 2)
+  bound = plan(config).sensitivity['sums']
+  assert np.linalg.norm(moved * float(hyper.unit)) <= bound
 
 
 # Sums: exact, and those of the oracle.
@@ -416,9 +416,12 @@ def test_a_user_at_the_bound_is_above_it_in_float32_and_below_what_is_stated():
   assert found[worst] > exact[worst] * (1 + 1e-7)
   for u in (worst, *range(10)):
     config = settings(
-      contribution=contribution[u], vector_share=share[u], count_scale=1e-6
+      contribution=contribution[u],
+      vector_share=share[u],
+      count_scale=1e-6,
+      rank=1,
     )
-    assert found[u] <= sensitivity(config, 1)
+    assert found[u] <= plan(config).sensitivity['sums']
 
 
 def test_elementwise_solutions_are_those_of_lapack():
@@ -477,9 +480,9 @@ def test_noise_has_the_scale_that_was_calibrated():
     np.asarray(seen.residual, float) / precision,
     np.asarray(seen.vector[:, 0], float),
   ]
-  std = noise_std(config, 1)
-  mu = 1 / event(config).noise_multiplier
-  assert std >= sensitivity(config, 1) / mu
+  std = plan(config).noise['sums']
+  mu = 1 / system.guarantee.event.noise_multiplier
+  assert std >= plan(config).sensitivity['sums'] / mu
   for place, values in enumerate(noisy):
     drawn = values - sums[:, place] * float(state.hyper.unit)
     test = lambda s, d=drawn: scipy.stats.kstest(d / (s * std), 'norm').pvalue
@@ -512,7 +515,7 @@ def test_the_statement_is_about_users():
   assert accounting.epsilon(guarantee, DELTA) == pytest.approx(5, rel=1e-4)
   assert accounting.epsilon(guarantee, DELTA) <= 5 * (1 + 1e-9)
   # Twelve sweeps are one Gaussian.
-  spent = event(config)
+  spent = guarantee.event
   mu = accounting.gaussian.mu_of(5.0, DELTA)
   assert spent.noise_multiplier == pytest.approx(12**0.5 / mu, rel=1e-4)
   assert 'user factors' in guarantee.secret
@@ -544,7 +547,7 @@ def test_the_mechanism_states_the_noise_of_the_rank_that_runs(small_ratings):
       float,
       re.search(r'at most (\S+) in L2 norm, .* of (\S+)$', words).groups(),
     )
-    assert bound == pytest.approx(sensitivity(config, config.rank), rel=1e-5)
+    assert bound == pytest.approx(plan(config).sensitivity['sums'], rel=1e-5)
     assert std == pytest.approx(float(state.hyper.noise), rel=1e-5)
     assert ('times user vectors' in words) == (config.rank > 0)
 
@@ -552,8 +555,9 @@ def test_the_mechanism_states_the_noise_of_the_rank_that_runs(small_ratings):
 def test_the_mechanism_has_both_figures_while_the_rank_is_open():
   config = settings(rank=None)
   words = dpals.dpals(config).guarantee.mechanism
-  for figure in (sensitivity, noise_std):
-    without, vectors = figure(config, 0), figure(config, 8)
+  plans = [plan(dataclasses.replace(config, rank=rank)) for rank in (0, 8)]
+  for figure in ('sensitivity', 'noise'):
+    without, vectors = (getattr(each, figure)['sums'] for each in plans)
     assert f'{without:.6g} (rank 0) or {vectors:.6g} (above 0)' in words
 
 
@@ -612,16 +616,16 @@ def test_wrong_settings_are_named(setting, message):
 
 
 def test_too_little_noise_for_float32_is_refused():
-  config = settings(epsilon=None, noise_multiplier=0.2)
+  config = settings(epsilon=None, noise_multiplier=0.2, rank=4)
   with pytest.raises(ValueError, match='tails'):
-    check_tails(config, 1000, 4)
-  check_tails(settings(epsilon=20.0), 100_000, 8)
+    check_tails(config, 1000)
+  check_tails(settings(epsilon=20.0, rank=8), 100_000)
 
 
 @pytest.mark.parametrize('epsilon', [0.1, 1.0, 5.0, 20.0])
 def test_delta_pays_for_the_noise_as_drawn_and_for_its_tails(epsilon):
-  config = settings(epsilon=epsilon)
-  drawn = noise_std(config, 2) / sensitivity(config, 2)
+  config = settings(epsilon=epsilon, rank=2)
+  drawn = plan(config).noise['sums'] / plan(config).sensitivity['sums']
   spent = accounting.delta(accounting.Gaussian(drawn, config.steps), epsilon)
   # `check_tails` lets the tails have a ten thousandth of delta.
   assert spent <= (1 - 1e-4) * DELTA
@@ -632,9 +636,9 @@ def test_tails_of_all_sweeps_count():
   make = lambda steps: settings(
     epsilon=None, noise_multiplier=1.0, steps=steps, delta=55_000 * lost, rank=1
   )
-  check_tails(make(5), 1000, 1)
+  check_tails(make(5), 1000)
   with pytest.raises(ValueError, match='tails'):
-    check_tails(make(6), 1000, 1)
+    check_tails(make(6), 1000)
 
 
 # Items.
@@ -693,9 +697,9 @@ def test_the_rank_comes_from_public_facts():
   for epsilon in (0.1, 5.0, 20.0):
     given = {'epsilon': epsilon, 'delta': DELTA}
     name, chosen = choice('user', num_users=6040, num_items=3706, **given)
-    config = SYSTEMS[name].config(scale=SCALE, **given, **chosen)
+    config = SPECS[name].config(scale=SCALE, **given, **chosen)
     default = dataclasses.replace(config, rank=None)
-    assert rank_of(default, 6040, 3706) == config.rank
+    assert resolved(default, 6040, 3706) == config
 
 
 def held_out(config, ratings, seed=0):

@@ -13,8 +13,7 @@ from dpmf_jax.accounting import tails
 from dpmf_jax.plans.gaussian_mf import (
   PAPER,
   GaussianMFConfig,
-  event,
-  noise_stds,
+  plan,
   sensitivity,
 )
 from dpmf_jax.ratings.table import from_arrays
@@ -95,7 +94,9 @@ def noise_of_a_step(config, ratings):
 def test_sound_noise_is_on_both_gradients_with_its_scale(small_ratings):
   config = sound(rank=400, step_size=1.0, user_share=0.3)
   for draws, std in zip(
-    noise_of_a_step(config, small_ratings), noise_stds(config), strict=True
+    noise_of_a_step(config, small_ratings),
+    plan(config).noise.values(),
+    strict=True,
   ):
     # 16,000 to 24,000 draws, fixed seed, false alarm 1e-3.
     p_value = lambda size: scipy.stats.kstest(draws / size, 'norm').pvalue  # noqa: B023
@@ -240,7 +241,7 @@ def test_both_sides_together_are_the_accounted_gaussian():
     ('replace', 'add_remove'), (0.2, 0.5)
   ):
     config = sound(relation, steps=40, user_share=share)
-    user, item = noise_stds(config)
+    user, item = plan(config).noise.values()
     delta_2 = sensitivity(config)
     # mu^2 of all steps, from the noise that is really drawn.
     mu = np.sqrt(40 * ((delta_2 / user) ** 2 + (delta_2 / item) ** 2))
@@ -256,13 +257,13 @@ def test_noise_is_never_rounded_down(small_ratings):
   for steps in range(1, 60, 7):
     config = sound(steps=steps)
     hyper = gaussian_mf(config).init(jax.random.key(0), data).hyper
-    assert float(hyper.user_noise) >= noise_stds(config)[0]
-    assert float(hyper.item_noise) >= noise_stds(config)[1]
+    assert float(hyper.user_noise) >= plan(config).noise['user gradient']
+    assert float(hyper.item_noise) >= plan(config).noise['item gradient']
 
 
 def test_paper_claim_is_the_papers_formula():
   config = paper(steps=1322, delta=1e-5)
-  assert accounting.epsilon(event(config), 1e-5) == pytest.approx(
+  assert accounting.epsilon(plan(config).guarantee, 1e-5) == pytest.approx(
     23.0, abs=0.05
   )
   guarantee = gaussian_mf(config).guarantee
@@ -270,7 +271,9 @@ def test_paper_claim_is_the_papers_formula():
   calibrated = paper(
     epsilon_per_step=None, epsilon=23.0, steps=1322, delta=1e-5
   )
-  assert event(calibrated).epsilon_per_step == pytest.approx(0.3, abs=1e-3)
+  assert plan(calibrated).guarantee.event.epsilon_per_step == pytest.approx(
+    0.3, abs=1e-3
+  )
 
 
 def test_paper_releases_user_factors_only_and_sound_both(small_ratings):

@@ -10,9 +10,10 @@ import scipy.stats
 
 from dpmf_jax import accounting
 from dpmf_jax.evaluation import metrics
+from dpmf_jax.plans.langevin import LangevinConfig
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.rows import training_data
-from dpmf_jax.systems.langevin import LangevinConfig, langevin, perturbed
+from dpmf_jax.systems.langevin import langevin, perturbed
 from dpmf_jax.systems.sdcf import sgld
 from dpmf_jax.training import fit
 

@@ -310,17 +310,17 @@ def test_noise_on_sums_has_its_scale_and_no_other():
 def test_delta_pays_for_the_tails():
   for epsilon in (1.0, 4.0, 16.0):
     made = by_user(epsilon=epsilon)
-    event = settings.event(made)
+    event = settings.plan(made).guarantee.event
     assert accounting.epsilon(event, made.delta) <= epsilon
     m = settings.noise_multiplier(made)
     # What is run, at what is left of delta, is no worse than what is stated,
     # for as many items as there may be.
-    lost = tails.uncovered_jointly(m, 2 * settings.most_items(made))
+    lost = tails.uncovered_jointly(m, 2 * settings.max_items(made))
     assert lost <= event.uncovered <= made.delta / 100
     rest = made.delta - lost
     assert accounting.epsilon(accounting.Gaussian(m), rest) <= epsilon
     with pytest.raises(ValueError, match='too many for exact sums'):
-      system_module._user_hyper(made, 10, settings.most_items(made) + 1)
+      system_module._user_hyper(made, 10, settings.max_items(made) + 1)
   with pytest.raises(ValueError, match='too small'):
     by_user(epsilon=20.0, delta=1e-9)
 
@@ -400,11 +400,14 @@ def test_levels_do_not_compile_again(small_ratings):
 
 def test_traffic_is_what_is_sent():
   # 3 categories in 2 bits, 5 or 6 in 3.
-  assert settings.traffic(config(epsilon=1.0), 1682).up == 421
-  assert settings.traffic(config(epsilon=4.0), 1682).up == 631
-  assert settings.traffic(config(levels=STARS), 1682).up == 631
-  assert settings.traffic(config(rank=3), 10).down == 4 * (10 * 5 + 1)
-  assert settings.traffic(by_user(), 10) == (80, 84)
+  sent = lambda made, items: tuple(
+    settings.traffic(made, num_items=items).values()
+  )
+  assert sent(config(epsilon=1.0), 1682)[0] == 421
+  assert sent(config(epsilon=4.0), 1682)[0] == 631
+  assert sent(config(levels=STARS), 1682)[0] == 631
+  assert sent(config(rank=3), 10)[1] == 4 * (10 * 5 + 1)
+  assert sent(by_user(), 10) == (80, 84)
 
 
 @pytest.mark.parametrize(
@@ -412,7 +415,7 @@ def test_traffic_is_what_is_sent():
   [
     ({'variant': 'paper'}, "variant='paper' must be 'sound'"),
     ({'unit': 'item'}, "unit='item' must be"),
-    ({'unit': 'user', 'delta': 1e-5, 'relation': 'replace'}, 'must be one of'),
+    ({'unit': 'user', 'delta': 1e-5, 'relation': 'replace'}, 'must be .add'),
     ({'unit': 'user'}, r'delta=0\.0 must be in'),
     ({'epsilon': 0.0}, r'epsilon=0\.0 must be in'),
     ({'epsilon': 21.0}, r'epsilon=21\.0 must be in'),

@@ -3,10 +3,11 @@ import numpy as np
 import pytest
 
 from dpmf_jax.evaluation.metrics import baselines, rmse
+from dpmf_jax.plans.nonprivate import NonprivateConfig
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.rows import training_data
-from dpmf_jax.systems.nonprivate import NonprivateConfig, nonprivate
+from dpmf_jax.systems.nonprivate import nonprivate
 from dpmf_jax.training import fit
 
 

@@ -25,13 +25,13 @@ from dpmf_jax.accounting.rounding import MAX_STD
 from dpmf_jax.kernels.gradients import gradients
 from dpmf_jax.plans import objective_pmf as settings
 from dpmf_jax.plans.gaussian_mf import GaussianMFConfig
+from dpmf_jax.plans.personalized_pmf import PAPER as PERSONAL_PAPER
 from dpmf_jax.ratings.specification import from_fractions, with_epsilon
 from dpmf_jax.ratings.table import from_arrays
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems import noisy_equations
 from dpmf_jax.systems.gaussian_mf import gaussian_mf
 from dpmf_jax.systems.objective_pmf import objective_pmf
-from dpmf_jax.systems.personalized_pmf import PAPER as PERSONAL_PAPER
 from dpmf_jax.systems.personalized_pmf import (
   personalized_pmf,
 )
@@ -622,9 +622,9 @@ def test_learned_features_and_items_compose():
 
 def test_an_epsilon_beyond_the_tails_is_refused():
   for rank, most in ((1, 18.1), (32, 12.7)):
-    settings.check_tails(sound(epsilon=most), rank)
+    settings.plan(sound(epsilon=most), rank)
     with pytest.raises(ValueError, match=r'epsilon=.* must be at most'):
-      settings.check_tails(sound(epsilon=most + 0.1), rank)
+      settings.plan(sound(epsilon=most + 0.1), rank)
 
 
 @pytest.mark.parametrize(

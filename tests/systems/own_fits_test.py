@@ -8,12 +8,13 @@ import jax
 import numpy as np
 import pytest
 
+from dpmf_jax.plans import SPECS
 from dpmf_jax.ratings.catalog import load
 from dpmf_jax.ratings.specification import with_epsilon
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.serving import folding, models
-from dpmf_jax.systems import SYSTEMS
+from dpmf_jax.systems import build
 from dpmf_jax.training import fit
 from dpmf_jax.types import Fit
 
@@ -55,11 +56,11 @@ def ratings():
 def run(request, ratings):
   """A system, and its state after a run on all of the ratings."""
   name, settings = CASES[request.param]
-  entry = SYSTEMS[name]
+  entry = SPECS[name]
   common = {'scale': (1.0, 5.0), 'delta': 1e-5, 'epsilon': 5.0}
   common = {k: v for k, v in common.items() if k in fields(entry.config)}
   config = entry.config(**{**entry.variants['sound'], **common, **settings})
-  system = entry.build(config)
+  system = build(name, config)
   return system, fit(system, jax.random.key(0), training_data(ratings))
 
 
@@ -67,10 +68,10 @@ def run(request, ratings):
 def test_nobody_elses_real_ratings_are_in_a_users_vector(name, data_dir):
   ratings = load('ml-100k', data_dir=data_dir, quiet=True)
   settings = {'rank': 2} | ({'rounds': 1} if name == 'power_mf' else {})
-  config = SYSTEMS[name].config(
+  config = SPECS[name].config(
     relation='add_remove', scale=(1, 5), epsilon=5, delta=1e-5, **settings
   )
-  system = SYSTEMS[name].build(config)
+  system = build(name, config)
   state = fit(system, jax.random.key(0), training_data(ratings))
   first = next(iter(on_devices(system, state, ratings)))
   odd = np.flatnonzero(np.bincount(ratings.user) % 32 == 1)[:2]

@@ -11,9 +11,8 @@ import scipy.stats
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
 from dpmf_jax.evaluation import metrics
-from dpmf_jax.plans import power_mf as settings
-from dpmf_jax.plans.choice import choice
-from dpmf_jax.plans.power_mf import PowerMFConfig
+from dpmf_jax.plans.auto import choice
+from dpmf_jax.plans.power_mf import PowerMFConfig, lattice_unit, plan
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.ratings.table import Ratings, from_arrays
@@ -77,7 +76,7 @@ def test_removing_any_rating_moves_counts_and_sums_by_at_most_sensitivity(
 ):
   ratings = spread_ratings()
   config = make(count_scale=count_scale)
-  bound = settings.pair_sensitivity(config)
+  bound = plan(config).sensitivity['counts and sums']
   assert np.hypot(count_scale, 2) <= bound <= 1.002 * np.hypot(count_scale, 2)
   # Means far off, so that labels are clipped.
   for means in (0.0, 3.0):
@@ -109,7 +108,7 @@ def test_removing_any_rating_moves_one_row_of_factor_sums_by_at_most_its_bound(
 ):
   ratings = spread_ratings()
   config = make(rank=rank)
-  bound = settings.row_sensitivity(config)
+  bound = plan(config).sensitivity['factors']
   assert 0.6 <= bound <= 0.6 * 1.002
   rng = np.random.default_rng(0)
   _, _, others, own = side(ratings, by)
@@ -169,10 +168,10 @@ def test_rounding_moves_every_coordinate_of_a_row(rank):
     return np.asarray(found, np.float64)
 
   moved = np.linalg.norm(sums(both) - sums(both.take(both.item == 1)), axis=1)
-  bound = settings.row_sensitivity(config)
+  bound = plan(config).sensitivity['factors']
   assert 0.97 * bound < moved.max() <= bound
   # One coordinate's rounding would not be enough.
-  unit = settings.lattice_unit(config)
+  unit = lattice_unit(config)
   assert moved.max() > config.residual_bound + unit
 
 
@@ -240,10 +239,10 @@ def test_noise_has_the_scale_that_is_accounted_for():
   ratings = empty_rows()
   data = training_data(ratings)
   config = make(rank=2, rounds=2, epsilon=1.0, count_scale=0.5)
-  system, scales = power_mf(config), settings.noise_scales(config)
+  system, noise = power_mf(config), plan(config).noise
   start = system.init(jax.random.key(0), data)
   zeros = jnp.zeros((3000, 2))
-  for done, scale in enumerate(scales):
+  for done, scale in enumerate(noise['counts and sums'] + noise['factors']):
     state = start._replace(done=jnp.int32(done))
     if done < 2:
       pair = pair_of(
@@ -265,7 +264,7 @@ def test_pure_noise_has_its_scale_too():
     jax.random.key(1), state, data.by_item, None, 3000, (True, SHIFT)
   )
   norms = np.linalg.norm(np.asarray(pair)[:, 1:], axis=0)
-  (scale,) = settings.noise_scales(config)
+  (scale,) = plan(config).noise['counts and sums']
   assert_scale(norms, scipy.stats.gamma(2).cdf, scale)
   guarantee = power_mf(config).guarantee
   least = accounting.uncovered(guarantee)
@@ -275,16 +274,17 @@ def test_pure_noise_has_its_scale_too():
 @pytest.mark.parametrize('rounds', [1, 8])
 def test_all_steps_together_spend_what_is_stated(rounds):
   config = make(rank=5, rounds=rounds, epsilon=2.0)
-  assert sum(settings.shares(config)) == pytest.approx(1)
-  assert len(settings.shares(config)) == config.steps == 2 + 2 * rounds
-  pair = settings.pair_sensitivity(config)
-  row = settings.row_sensitivity(config)
-  scales = settings.noise_scales(config)
-  mu = np.sqrt(
-    sum((pair / s) ** 2 for s in scales[:2])
-    + sum((row / s) ** 2 for s in scales[2:])
-  )
-  stated = settings.event(config).noise_multiplier
+  made = plan(config)
+  assert len(made.shares) == made.steps == 2 + 2 * rounds
+  losses = [
+    (made.sensitivity[what] / scale) ** 2
+    for what, scales in made.noise.items()
+    for scale in scales
+  ]
+  np.testing.assert_allclose(losses / np.sum(losses), made.shares)
+  assert sum(made.shares) == pytest.approx(1)
+  mu = np.sqrt(sum(losses))
+  stated = made.guarantee.event.noise_multiplier
   # A millionth more, for float32.
   assert 1 / mu == pytest.approx(stated * 1.000001, rel=1e-9)
   guarantee = power_mf(config).guarantee
@@ -516,7 +516,7 @@ def test_tails_of_all_draws_that_a_rating_moves_count(rank):
       config = make(rank=rank, epsilon=epsilon, delta=1e-9, rounds=8)
     except ValueError:
       continue
-    multiplier = min(settings.multipliers(config))
+    multiplier = plan(config).guarantee.tails.noise_multiplier
     lost.append(tails.uncovered(multiplier, 4 + 16 * rank))
   assert 1e-12 < max(lost) <= 1e-2 * 1e-9
   assert len(lost) < 40  # some were refused

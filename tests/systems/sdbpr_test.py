@@ -9,13 +9,14 @@ import pytest
 
 from dpmf_jax import accounting
 from dpmf_jax.evaluation import ranking
+from dpmf_jax.plans.sdbpr import SDBPRConfig
 from dpmf_jax.ratings.splits import leave_one_out
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import training_data
+from dpmf_jax.systems import sdbpr
 from dpmf_jax.systems.sdcf import rounds as sdcf
-from dpmf_jax.systems.sdcf import sdbpr, sgld
+from dpmf_jax.systems.sdcf import sgld
 from dpmf_jax.systems.sdcf.client_blocks import Own
-from dpmf_jax.systems.sdcf.sdbpr import SDBPRConfig
 from dpmf_jax.training import fit
 from dpmf_jax.types import Factors, Release
 

@@ -10,9 +10,10 @@ import pytest
 from dpmf_jax.plans.sdmf import SDMFConfig
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.rows import training_data
+from dpmf_jax.systems import sdmf
 from dpmf_jax.systems.sdcf import messages as sdcf_messages
 from dpmf_jax.systems.sdcf import rounds as sdcf
-from dpmf_jax.systems.sdcf import sdmf, sgld
+from dpmf_jax.systems.sdcf import sgld
 
 USERS, ITEMS, RANK = 20, 12, 2
 CONFIG = SDMFConfig(

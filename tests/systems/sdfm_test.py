@@ -10,12 +10,14 @@ import scipy.stats
 
 from dpmf_jax import accounting
 from dpmf_jax.evaluation import metrics
+from dpmf_jax.plans import sdfm as sdfm_plan
+from dpmf_jax.plans.sdfm import SDFMConfig
 from dpmf_jax.plans.sdmf import SDMFConfig
 from dpmf_jax.ratings.attributes import Attributes
 from dpmf_jax.rows import device_mesh, training_data
-from dpmf_jax.systems.sdcf import client_blocks, fm, sdfm, sdmf, sgld
+from dpmf_jax.systems import sdfm, sdmf
+from dpmf_jax.systems.sdcf import client_blocks, fm, sgld
 from dpmf_jax.systems.sdcf import rounds as sdcf
-from dpmf_jax.systems.sdcf.sdfm import SDFMConfig
 from dpmf_jax.training import fit
 from dpmf_jax.types import Factors
 
@@ -346,8 +348,8 @@ def test_bytes_of_a_round(small_ratings):
   sizes = {'num_users': 60, 'num_items': 40, 'num_ratings': 600}
   width, features = RANK + 1, F + G
   known = attributes_of(small_ratings)
-  assert sdfm.bytes_of(config(attributes=known), **sizes) == {
+  assert sdfm_plan.traffic(config(attributes=known), **sizes) == {
     'bytes_down': 4.0 * (40 * width + features * width + 1),
     'bytes_up': 10 * 4.0 * (width + 1) + 4.0 * (features * width + 1) + 1,
   }
-  assert sdfm.bytes_of(config(variant='none'), **sizes) is None
+  assert sdfm_plan.traffic(config(variant='none'), **sizes) is None

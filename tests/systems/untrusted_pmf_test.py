@@ -23,7 +23,7 @@ from dpmf_jax.ratings import catalog
 from dpmf_jax.ratings.table import Ratings, from_arrays
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems.untrusted import rounds, sums, views
-from dpmf_jax.systems.untrusted.untrusted_pmf import untrusted_pmf
+from dpmf_jax.systems.untrusted_pmf import untrusted_pmf
 from dpmf_jax.training import fit
 
 SCALE = (1.0, 5.0)
@@ -401,8 +401,7 @@ def test_no_party_sees_what_it_must_not(small_ratings):
   for view in ('recommender', 'third_party'):
     system = untrusted_pmf(sound(view=view))
     state = fit(system, jax.random.key(0), data)
-    assert system.view is not None
-    seen[view] = system.view(jax.random.key(1), state, data)
+    seen[view] = system.views[view](jax.random.key(1), state, data)
   got = seen['recommender']
   assert isinstance(got, views.RecommenderView)
   assert got.noise_scales is None

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpmf_jax.plans.langevin import Average
+from dpmf_jax.plans.sdcf import Average
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems.sdcf import rounds as sdcf
 from dpmf_jax.systems.sdcf.client_blocks import (

@@ -29,8 +29,7 @@ from jax.core import Tracer
 
 from dpmf_jax import accounting
 from dpmf_jax.mechanisms import noise, response
-from dpmf_jax.plans.langevin import Average
-from dpmf_jax.plans.sdmf import SDCFSettings, epsilons
+from dpmf_jax.plans.sdcf import Average, SDCFSettings, epsilons
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems.sdcf import sgld
 from dpmf_jax.systems.sdcf.client_blocks import (
@@ -292,7 +291,7 @@ def server_apply(
     kept: of all clients; the server knows of it only the bits that they sent.
     rules: when to stop.
     optimizer: of the mean gradients.
-    average: see `LangevinSettings`.
+    average: see `plans.sdcf.LangevinSettings`.
   """
   old = server.item, server.shared
   updates, state = optimizer.update(

@@ -1,4 +1,4 @@
-"""Stochastic gradient Langevin dynamics: settings and steps that systems share.
+"""Stochastic gradient Langevin dynamics: steps that systems share.
 
 Reference: Welling and Teh (2011); Jiang, Li and Lin (2019), eqs. (5) and (6):
 with e = p.q - r and eta_t = eta_0 / t^gamma,
@@ -8,8 +8,7 @@ with e = p.q - r and eta_t = eta_0 / t^gamma,
 S is 1 in the paper and the number of ratings in the literature, where the
 gradient of one rating stands for the sum over all. With S = 1, the eta_0 of
 the paper and its division by the number of all gradients nothing is learned;
-the defaults of `plans.langevin` are the reading that learns, `LITERAL` is the
-other one.
+defaults are the reading that learns, `plans.sdcf.LITERAL` is the other one.
 """
 
 from __future__ import annotations
@@ -20,12 +19,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpmf_jax.plans.langevin import LangevinSettings
+from dpmf_jax.plans.sdcf import LangevinSettings
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.types import Factors
 
 # Clients put eta_t into what they send, so the server just subtracts.
 DESCENT = optax.scale(-1.0)
+# Factors start uniform in [0, this); the paper does not say how it starts.
+INIT_SIZE = 0.25
 
 
 class Langevin(NamedTuple):
@@ -83,10 +84,10 @@ def counts(rows: Rows) -> jax.Array:
   )
 
 
-def uniform_factors(
-  key: jax.Array, data: Data, rank: int, size: float
-) -> Factors:
-  """Factors uniform in [0, size); the paper does not say how it starts."""
+def uniform_factors(key: jax.Array, data: Data, rank: int) -> Factors:
+  """Factors uniform in [0, INIT_SIZE)."""
   user_key, item_key = jax.random.split(key)
-  side = lambda key, rows: size * jax.random.uniform(key, (rows.num_rows, rank))
+  side = lambda key, rows: (
+    INIT_SIZE * jax.random.uniform(key, (rows.num_rows, rank))
+  )
   return Factors(side(user_key, data.by_user), side(item_key, data.by_item))

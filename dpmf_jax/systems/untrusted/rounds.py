@@ -33,7 +33,6 @@ from dpmf_jax.mechanisms.clipping import clip_rows
 from dpmf_jax.plans.untrusted_pmf import (
   UntrustedPMFConfig,
   Users,
-  View,
   share_scale,
 )
 from dpmf_jax.rows import Data, Rows
@@ -274,32 +273,27 @@ def rounds_model(state: State, data: Data) -> Release:
   return Release(state.factors, jnp.float32(0))
 
 
-@functools.cache
-def rounds_view(view: View):
-  """What a party sees; None for the public."""
+def _recommender(key: jax.Array, state: State, data: Data) -> RecommenderView:
+  del key, data
+  return RecommenderView(
+    PublicView(state.factors.item, jnp.float32(0)),
+    sums=state.sums,
+    noise_scales=state.noise_scales,
+  )
 
-  def recommender(key: jax.Array, state: State, data: Data) -> RecommenderView:
-    del key, data
-    return RecommenderView(
-      PublicView(state.factors.item, jnp.float32(0)),
-      sums=state.sums,
-      noise_scales=state.noise_scales,
-    )
 
-  def third_party(key: jax.Array, state: State, data: Data) -> ThirdPartyView:
-    rows, factors = data.by_item, state.factors
-    item = take(factors.item, rows.row)[:, :, None]
-    item = jnp.broadcast_to(item, (*rows.column.shape, item.shape[-1]))
-    counts = gradient_counts(
-      take(factors.user, rows.column), item, rows.value, state.hyper
-    )
-    words = jax.lax.bitcast_convert_type(counts, jnp.uint32)
-    masks = jax.random.bits(key, words.shape, 'uint32')
-    reports = (words + masks).reshape(-1, words.shape[-1])
-    return ThirdPartyView(PublicView(factors.item, jnp.float32(0)), reports)
+def _third_party(key: jax.Array, state: State, data: Data) -> ThirdPartyView:
+  rows, factors = data.by_item, state.factors
+  item = take(factors.item, rows.row)[:, :, None]
+  item = jnp.broadcast_to(item, (*rows.column.shape, item.shape[-1]))
+  counts = gradient_counts(
+    take(factors.user, rows.column), item, rows.value, state.hyper
+  )
+  words = jax.lax.bitcast_convert_type(counts, jnp.uint32)
+  masks = jax.random.bits(key, words.shape, 'uint32')
+  reports = (words + masks).reshape(-1, words.shape[-1])
+  return ThirdPartyView(PublicView(factors.item, jnp.float32(0)), reports)
 
-  return {
-    'public': None,
-    'recommender': recommender,
-    'third_party': third_party,
-  }[view]
+
+# What parties see, for the auditor.
+VIEWS = {'recommender': _recommender, 'third_party': _third_party}

@@ -12,6 +12,7 @@ Shapes: T = D (D + 1) / 2, W = T + D.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -25,7 +26,6 @@ from dpmf_jax.mechanisms import secure_sum, shares
 from dpmf_jax.plans.untrusted_pmf import (
   FEATURE_BITS,
   UntrustedPMFConfig,
-  View,
   units_of,
 )
 from dpmf_jax.rows import Data, Rows
@@ -250,8 +250,8 @@ def sums_model(state: State, data: Data) -> Release:
 
 
 @functools.cache
-def sums_view(view: View, colluding: bool):
-  """What a party sees, together with c users or alone; None for the public."""
+def views(colluding: bool) -> dict[str, Callable[..., Any]]:
+  """What parties see, together with c users or alone, for the auditor."""
 
   def public(state: State) -> PublicView:
     return PublicView(state.factors.item, state.hyper.center)
@@ -272,11 +272,7 @@ def sums_view(view: View, colluding: bool):
       told=state.more if colluding else None,
     )
 
-  return {
-    'public': None,
-    'recommender': recommender,
-    'third_party': third_party,
-  }[view]
+  return {'recommender': recommender, 'third_party': third_party}
 
 
 def _masked_reports(key: jax.Array, state: State, data: Data) -> jax.Array:

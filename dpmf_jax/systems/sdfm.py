@@ -11,21 +11,16 @@ Without features and with side_step = 0 it is SDMF, draw for draw.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from dpmf_jax.mechanisms import noise
-from dpmf_jax.plans import traffic
-from dpmf_jax.plans.langevin import Average
-from dpmf_jax.plans.sdmf import SDCFSettings, guarantee
-from dpmf_jax.plans.settings import no_guarantee, require
+from dpmf_jax.plans.sdcf import Average
+from dpmf_jax.plans.sdfm import SDFMConfig, plan
 from dpmf_jax.ratings.attributes import Attributes
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.sdcf import fm, sgld
@@ -38,46 +33,6 @@ from dpmf_jax.systems.sdcf.client_blocks import (
 )
 from dpmf_jax.systems.sdcf.client_errors import choice, sent_errors
 from dpmf_jax.types import Factors, Release, System
-
-
-@dataclass(frozen=True, kw_only=True)
-class SDFMConfig(SDCFSettings):
-  """Public facts about a run; nothing here may be computed from ratings.
-
-  Attributes:
-    variant: 'paper', or 'none': gradients of all ratings, and of no others.
-    epsilon_value: eps_g, as in SDMF.
-    attributes: features of users and items, which are public; None is none.
-    side_step: the step size of linear weights and of all weights of features,
-      over that of the factors of users and items; 0 leaves them at 0. All of
-      them move for the same residual, so that much more does not converge.
-  """
-
-  epsilon_value: float = 1.0
-  attributes: Attributes | None = None
-  side_step: float = 0.1
-
-  def __post_init__(self):
-    super().__post_init__()
-    known = self.attributes is None or isinstance(self.attributes, Attributes)
-    require(
-      self,
-      epsilon_value=(0 <= self.epsilon_value < np.inf, 'at least 0 and finite'),
-      attributes=(known, 'data.attributes.Attributes, or None'),
-      side_step=(0 <= self.side_step <= 1, 'in [0, 1]'),
-    )
-
-
-PAPER: dict[str, Any] = {'variant': 'paper'}
-NONE: dict[str, Any] = {'variant': 'none'}
-
-ASSUMED = (
-  'Features of users and items are public: which weights of features a client '
-  'sends gradients of tells what it has.',
-  'The gradient of the linear weight of an item is its residual, and that of '
-  'the constant is the sum of them: values have no more of a bound than in '
-  'matrix factorization.',
-)
 
 
 def step_sizes(eta: jax.Array, side: jax.Array, width: int) -> jax.Array:
@@ -344,26 +299,11 @@ def features_of(attributes: Attributes | None, data: Data) -> Factors:
   return Factors(jnp.asarray(attributes.user), jnp.asarray(attributes.item))
 
 
-def bytes_of(config: SDFMConfig, **sizes: int) -> dict[str, float] | None:
-  """Bytes a client receives and sends in a round; it knows the features.
-
-  How many gradients a sum is of, the server sees from the items.
-  """
-  known = config.attributes
-  features = 0
-  if known is not None:
-    features = len(known.user_names) + len(known.item_names)
-  width = config.rank + 1
-  return traffic.traffic(
-    config, **sizes, width=width, shared=1 + features * width
-  )
-
-
 def sdfm(config: SDFMConfig) -> System:
   """SD-FM as published, or a factorization machine without privacy ('none').
 
   Privacy: as the paper claims, which is true of the bits and of nothing else
-  that is sent; see `plans.sdmf.CLAIM` and `ASSUMED`.
+  that is sent; see `plans.sdcf.CLAIM` and `plans.sdfm.ASSUMED`.
   """
   optimizer = sgld.optimizer_of(config)
   side = jnp.float32(config.side_step)
@@ -379,9 +319,7 @@ def sdfm(config: SDFMConfig) -> System:
 
   def init(key: jax.Array, data: Data) -> Any:
     factor_key, bits_key, ridge_key = jax.random.split(key, 3)
-    vectors = sgld.uniform_factors(
-      factor_key, data, config.rank, config.init_size
-    )
+    vectors = sgld.uniform_factors(factor_key, data, config.rank)
     factors = Factors(*(jnp.pad(v, ((0, 0), (0, 1))) for v in vectors))
     features = features_of(config.attributes, data)
     sizes = (each.shape[1] for each in features)
@@ -415,16 +353,13 @@ def sdfm(config: SDFMConfig) -> System:
       init=init,
       step=_open_step(optimizer, config.average),
       model=model,
-      steps=config.steps,
-      guarantee=no_guarantee('add_remove', ('user factors', 'item factors')),
+      steps=plan(config).steps,
+      guarantee=plan(config).guarantee,
     )
-  claim = guarantee(config, ('item factors', 'what clients send'))
   return System(
     init=init,
     step=_step(optimizer, config.average, config.sent),
     model=model,
-    steps=config.steps,
-    guarantee=dataclasses.replace(
-      claim, assumptions=(*claim.assumptions, *ASSUMED)
-    ),
+    steps=plan(config).steps,
+    guarantee=plan(config).guarantee,
   )

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import optax
 
 from dpmf_jax.mechanisms import noise
-from dpmf_jax.plans.langevin import Average
-from dpmf_jax.plans.sdmf import SDMFConfig, guarantee
+from dpmf_jax.plans.sdcf import Average
+from dpmf_jax.plans.sdmf import SDMFConfig, plan
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.sdcf import messages as sdcf_messages
 from dpmf_jax.systems.sdcf import rounds as sdcf
@@ -79,22 +79,20 @@ def sdmf(config: SDMFConfig) -> System:
   """SDMF as published, simulated round by round.
 
   Privacy: as the paper claims, which is true of the bits and of nothing else
-  that is sent; see `plans.sdmf.CLAIM`.
+  that is sent; see `plans.sdcf.CLAIM`.
   """
 
   def init(key: jax.Array, data: Data) -> sdcf.State:
     factor_key, bits_key, ridge_key = jax.random.split(key, 3)
-    factors = sgld.uniform_factors(
-      factor_key, data, config.rank, config.init_size
-    )
+    factors = sgld.uniform_factors(factor_key, data, config.rank)
     return sdcf.start(bits_key, ridge_key, data, factors, config)
 
   return System(
     init=init,
     step=_step(sgld.optimizer_of(config), config.average, config.sent),
     model=sdcf.model,
-    steps=config.steps,
-    guarantee=guarantee(config, ('item factors', 'what clients send')),
+    steps=plan(config).steps,
+    guarantee=plan(config).guarantee,
   )
 
 

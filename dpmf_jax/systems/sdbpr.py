@@ -18,17 +18,15 @@ sign comes from, and both readings are here:
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from dpmf_jax.mechanisms import noise, response
-from dpmf_jax.plans.langevin import Average
-from dpmf_jax.plans.sdmf import SDCFSettings, guarantee
-from dpmf_jax.plans.settings import no_guarantee, require
+from dpmf_jax.plans.sdbpr import SDBPRConfig, Sign, plan
+from dpmf_jax.plans.sdcf import Average
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.sdcf import rounds as sdcf
 from dpmf_jax.systems.sdcf import sgld
@@ -41,37 +39,8 @@ from dpmf_jax.systems.sdcf.client_blocks import (
 from dpmf_jax.systems.sdcf.client_errors import choice
 from dpmf_jax.types import Factors, Release, System
 
-Sign = Literal['true', 'perturbed']
-
-
-@dataclass(frozen=True, kw_only=True)
-class SDBPRConfig(SDCFSettings):
-  """Public facts about a run; nothing here may be computed from ratings.
-
-  Attributes:
-    variant: 'paper', or 'none': every client sends the gradients of all that
-      it rated, and of as many others.
-    sign: 'true' or 'perturbed' (paper): the bits that say whether an item is
-      pulled or pushed.
-    init_size: factors start as N(0, init_size^2).
-  """
-
-  sign: Sign = 'true'
-  rank: int = 10
-  step_size: float = 8.0
-  ridge: float = 0.0
-  init_size: float = 0.1
-
-  def __post_init__(self):
-    super().__post_init__()
-    require(
-      self,
-      sign=(self.sign in ('true', 'perturbed'), "'true' or 'perturbed'"),
-    )
-
-
-PAPER: dict[str, Any] = {'variant': 'paper'}
-NONE: dict[str, Any] = {'variant': 'none'}
+# Standard deviation of the initial factors.
+_INIT_STD = 0.1
 
 
 def some_of(key: jax.Array, mask: jax.Array, count: int) -> jax.Array:
@@ -246,7 +215,7 @@ def sdbpr(config: SDBPRConfig) -> System:
   def init(key: jax.Array, data: Data) -> Any:
     user_key, item_key, bits_key, ridge_key = jax.random.split(key, 4)
     side = lambda key, rows: (
-      config.init_size * jax.random.normal(key, (rows.num_rows, config.rank))
+      _INIT_STD * jax.random.normal(key, (rows.num_rows, config.rank))
     )
     factors = Factors(
       side(user_key, data.by_user), side(item_key, data.by_item)
@@ -266,13 +235,13 @@ def sdbpr(config: SDBPRConfig) -> System:
       init=init,
       step=_open_step(optimizer, config.average),
       model=_open_model,
-      steps=config.steps,
-      guarantee=no_guarantee('add_remove', ('user factors', 'item factors')),
+      steps=plan(config).steps,
+      guarantee=plan(config).guarantee,
     )
   return System(
     init=init,
     step=_step(optimizer, config.average, config.sent, config.sign),
     model=sdcf.model,
-    steps=config.steps,
-    guarantee=guarantee(config, ('item factors', 'what clients send')),
+    steps=plan(config).steps,
+    guarantee=plan(config).guarantee,
   )

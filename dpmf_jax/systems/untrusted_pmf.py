@@ -11,21 +11,14 @@ send one another is in `untrusted_protocol`, what each sees in
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from typing import cast
-
 import jax
 import numpy as np
 
-from dpmf_jax import accounting
-from dpmf_jax.accounting import tails
-from dpmf_jax.plans.settings import check_least_delta, check_most_epsilon
-from dpmf_jax.plans.untrusted_pmf import UntrustedPMFConfig, guarantee
+from dpmf_jax.plans.untrusted_pmf import UntrustedPMFConfig, plan
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.untrusted import rounds as untrusted_rounds
 from dpmf_jax.systems.untrusted import sums as untrusted_sums
-from dpmf_jax.types import Guarantee, System
+from dpmf_jax.types import System
 
 
 def untrusted_pmf(
@@ -56,11 +49,7 @@ def untrusted_pmf(
       raise ValueError("variant='paper' learns its user factors: give none")
     return _paper(config)
   rank = 1 if features is None else np.shape(features)[1]
-  # The simulator's noise is within 1e-17 of its law on each coordinate.
-  chance = rank * (rank + 3) // 2 * 1e-17
-  check_most_epsilon(config, math.log(tails.UNCOVERED / chance) - 1e-3)
-  ends = (1 + math.exp(config.epsilon)) * chance
-  check_least_delta(config, ends)
+  planned = plan(config, rank)
 
   def init(key: jax.Array, data: Data) -> untrusted_sums.State:
     del key
@@ -82,17 +71,10 @@ def untrusted_pmf(
       config.relation, config.noise_bits, colluding
     ),
     model=untrusted_sums.sums_model,
-    view=untrusted_sums.sums_view(config.view, colluding),
-    steps=1,
-    guarantee=_simulated(guarantee(config), ends),
+    steps=planned.steps,
+    guarantee=planned.guarantee,
+    views=untrusted_sums.views(colluding),
   )
-
-
-def _simulated(stated: Guarantee, ends: float) -> Guarantee:
-  """What is stated where noise is drawn from a JAX key, and not in shares."""
-  event = cast(accounting.Pure, stated.event)
-  event = dataclasses.replace(event, uncovered=ends)
-  return dataclasses.replace(stated, event=event)
 
 
 def _paper(config: UntrustedPMFConfig) -> System:
@@ -104,7 +86,7 @@ def _paper(config: UntrustedPMFConfig) -> System:
     init=init,
     step=untrusted_rounds.rounds_step(config.users),
     model=untrusted_rounds.rounds_model,
-    view=untrusted_rounds.rounds_view(config.view),
     steps=config.rounds,
-    guarantee=guarantee(config),
+    guarantee=plan(config).guarantee,
+    views=untrusted_rounds.VIEWS,
   )

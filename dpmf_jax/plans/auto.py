@@ -63,7 +63,7 @@ def choice(
   Unit 'rating' (relation 'add_remove') is `power_mf`: factors where `signal`
   is at least 14, one for every 6 of it, 3 to 16 of them, in 6 rounds below 24
   and in 8 from there; and item means alone below 14, or where delta is 0. Unit
-  'user' is `dpals`, with a rank by `user_choice.rank_for`.
+  'user' is `dpals`, with a rank by `auto.rank_for`.
 
   Args:
     unit: what is protected.

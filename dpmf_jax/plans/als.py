@@ -1,0 +1,92 @@
+"""The settings of alternating least squares, which is not private."""
+
+from __future__ import annotations
+
+import functools
+from typing import Literal
+
+from dpmf_jax.plans.settings import (
+  config,
+  no_guarantee,
+  rank_setting,
+  scale_setting,
+  setting,
+  steps_setting,
+)
+from dpmf_jax.plans.spec import Case, Plan, Spec
+
+# Above this rank conjugate gradients are faster, and take no [R, D, D].
+_LARGEST_CHOLESKY_RANK = 64
+
+
+@config
+class ALSConfig:
+  """Settings of a run; a step is a sweep over users and items."""
+
+  scale: tuple[float, float] = scale_setting()
+  feedback: Literal['explicit', 'implicit'] = setting(
+    default='explicit',
+    help='explicit: predict ratings. implicit: rank items by whether users '
+    'know them; such scores are no ratings, and an RMSE of them means nothing.',
+  )
+  rank: int = rank_setting(default=16, maximum=2_000)
+  steps: int = steps_setting(default=12)
+  ridge: float = setting(
+    default=1.2,
+    above=0,
+    help='L2 penalty of a row of factors; times sqrt(n) for one with n '
+    'ratings (explicit).',
+  )
+  bias_ridge: float = setting(
+    default=1.0, above=0, help='L2 penalty of a bias, times sqrt(n) (explicit).'
+  )
+  biases: bool = setting(
+    default=True,
+    help='Whether users and items have biases, in two columns besides rank '
+    '(explicit).',
+  )
+  alpha: float = setting(
+    default=1.0,
+    above=0,
+    help='A rating r has confidence 1 + alpha r (implicit).',
+  )
+  init_std: float = setting(
+    default=0.1, above=0, help='Standard deviation of the initial factors.'
+  )
+  solver: Literal['cholesky', 'cg'] | None = setting(
+    default=None,
+    help='How equations are solved; cg: conjugate gradients. By default '
+    'chosen by rank.',
+  )
+
+  def check(self):
+    if self.feedback == 'implicit' and self.scale[0] < 0:
+      raise ValueError(
+        f'scale={self.scale!r} must not be negative for implicit feedback: '
+        'a rating is a confidence'
+      )
+
+  @property
+  def solves_with(self) -> Literal['cholesky', 'cg']:
+    if self.solver is not None:
+      return self.solver
+    return 'cg' if self.rank > _LARGEST_CHOLESKY_RANK else 'cholesky'
+
+
+@functools.lru_cache
+def plan(config: ALSConfig) -> Plan:
+  """That there is no privacy."""
+  released = ('user factors', 'item factors', 'mean rating')
+  return Plan(no_guarantee('replace', released), config.steps)
+
+
+SPEC = Spec(
+  name='als',
+  help='Alternating least squares, a baseline without any guarantee.',
+  config=ALSConfig,
+  plan=plan,
+  variants={'none': {}},
+  cases={
+    'none': (Case({'scale': (1.0, 5.0), 'rank': 1, 'steps': 2}, 'random'),)
+  },
+)

@@ -1,0 +1,56 @@
+"""The settings of SD-BPRMF, and what the paper claims for them."""
+
+from __future__ import annotations
+
+import functools
+from typing import Literal
+
+from dpmf_jax.plans import sdcf
+from dpmf_jax.plans.settings import (
+  config,
+  rank_setting,
+  ridge_setting,
+  setting,
+  step_size_setting,
+)
+from dpmf_jax.plans.spec import Case, Plan, Spec
+
+Sign = Literal['true', 'perturbed']
+
+
+@config
+class SDBPRConfig(sdcf.SDCFSettings):
+  """Public facts about a run; nothing here may be computed from ratings.
+
+  With variant 'none' every client sends the gradients of all that it rated,
+  and of as many others.
+  """
+
+  sign: Sign = setting(
+    default='true',
+    help='paper: the bits that say whether an item is pulled or pushed, the '
+    'true ones or the permanent ones, which are perturbed.',
+  )
+  rank: int = rank_setting(default=10)
+  step_size: float = step_size_setting(default=8.0)
+  ridge: float = ridge_setting(default=0.0)
+
+
+@functools.lru_cache
+def plan(config: SDBPRConfig) -> Plan:
+  """What the paper claims, which holds where signs are perturbed."""
+  return sdcf.sdcf_plan(config)
+
+
+SPEC = Spec(
+  name='sdbpr',
+  help='As published (SD-BPRMF): personalised ranking in the rounds of sdmf.',
+  config=SDBPRConfig,
+  plan=plan,
+  variants={'paper': sdcf.PAPER, 'none': sdcf.NONE},
+  cases={
+    'paper': (Case({**sdcf.CASE, 'epsilon': 1.0}, 'random'),),
+    'none': (Case(sdcf.CASE, 'random'),),
+  },
+  traffic=sdcf.traffic,
+)

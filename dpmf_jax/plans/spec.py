@@ -1,0 +1,85 @@
+"""What everything but a system's own arithmetic needs to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from dpmf_jax.types import Guarantee
+
+# How the initial state is known to an attacker; see `auditing.sampling`.
+Start = Literal['random', 'known', 'aligned']
+
+
+class Plan(NamedTuple):
+  """What is run, what it costs and what is promised; made of public facts.
+
+  Attributes:
+    guarantee: the statement, with the event that is spent in all steps.
+    steps: how many there are.
+    noise: scales of the noise as it is drawn, by what it is added to, in units
+      that `guarantee.mechanism` names.
+    sensitivity: how far a unit of privacy moves these, by the same names.
+    shares: part of the squared loss that each step spends, where steps of a
+      Gaussian event differ; None where they are alike.
+  """
+
+  guarantee: Guarantee
+  steps: int
+  noise: Mapping[str, Any] = {}
+  sensitivity: Mapping[str, float] = {}
+  shares: tuple[float, ...] | None = None
+
+
+class Case(NamedTuple):
+  """Settings at which an attack on a few ratings is strong, for audits.
+
+  Attributes:
+    settings: of the config, besides those of the variant.
+    start: what is known of the initial state; see `auditing.sampling`.
+    ranges: setting -> (lowest, highest), over which the search for worse
+      cases looks, on a logarithmic scale; integers stay integers.
+    level: the epsilon that the specification gives each rating, for
+      personalised systems; it is what is stated, then.
+    view: the one of `System.views` that the adversary sees, where that is
+      more than the release.
+  """
+
+  settings: Mapping[str, Any]
+  start: Start
+  ranges: Mapping[str, tuple[float, float]] = {}
+  level: float | None = None
+  view: str | None = None
+
+
+class Spec(NamedTuple):
+  """A system, without its arithmetic, which is in `systems/` by its name.
+
+  Attributes:
+    name: of the system and of its two modules.
+    help: what it is, in a sentence, for `--help` and docs/systems.md.
+    config: its config class.
+    plan: config -> Plan, cached; with `rank=` of the user features besides
+      where `takes_features`.
+    variants: variant -> settings that a script starts from; library callers
+      give every setting that has no default in the config class themselves.
+    cases: variant -> what an audit tries.
+    takes_features: whether the system may be given features of users.
+    personalized: whether each rating has an epsilon of its own.
+    traffic: (config, num_users=, num_items=, num_ratings=) -> bytes that a
+      client receives and sends in a round, by name, or None; None for a system
+      without clients.
+    resolved: (config, num_users, num_items) -> config with what these numbers
+      choose; None where they choose nothing.
+  """
+
+  name: str
+  help: str
+  config: Callable[..., Any]
+  plan: Callable[..., Plan]
+  variants: Mapping[str, Mapping[str, Any]]
+  cases: Mapping[str, tuple[Case, ...]]
+  takes_features: bool = False
+  personalized: bool = False
+  traffic: Callable[..., dict[str, float] | None] | None = None
+  resolved: Callable[..., Any] | None = None

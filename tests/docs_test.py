@@ -1,0 +1,43 @@
+"""The rooms of the house, and what docs/ says of the code."""
+
+import subprocess
+import sys
+
+import pytest
+
+from docs import build
+
+
+def test_no_room_imports_one_below_it():
+  order = {room: place for place, room in enumerate(build.ROOMS)}
+  wrong = {
+    edge: files
+    for edge, files in build.edges().items()
+    if order[edge[0]] < order[edge[1]]
+  }
+  assert not wrong
+
+
+def test_every_module_is_in_a_room():
+  folder = build.ROOT / 'dpmf_jax'
+  names = {p.stem for p in folder.iterdir() if not p.name.startswith('__')}
+  assert names == set(build.ROOMS) - {'launch'}
+
+
+@pytest.mark.parametrize('room', build.WITHOUT_JAX)
+def test_rooms_without_jax(room):
+  code = f"""
+import importlib, pkgutil, sys
+room = importlib.import_module('dpmf_jax.{room}')
+path = getattr(room, '__path__', ())
+for found in pkgutil.walk_packages(path, room.__name__ + '.'):
+  importlib.import_module(found.name)
+assert not {{'jax', 'jaxlib', 'optax'}} & set(sys.modules)
+"""
+  subprocess.run([sys.executable, '-c', code], check=True, cwd=build.ROOT)
+
+
+@pytest.mark.parametrize('page', ['systems', 'design'])
+def test_docs_are_up_to_date(page):
+  written = (build.ROOT / 'docs' / f'{page}.md').read_text()
+  assert written == getattr(build, page)(), 'run python -m docs.build'
