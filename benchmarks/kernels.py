@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numba
 import numpy as np
 import optax
@@ -445,8 +444,7 @@ def plain_step(key: jax.Array, state: Any, data: Data):
   ridged = jax.tree.map(lambda g, f: g + hyper.ridge * f, gradient, factors)
   updates, opt_state = SGD.update(ridged, state.optimizer, factors)
   factors: Any = optax.apply_updates(factors, updates)
-  info = gaussian_mf.Info(*map(jnp.linalg.norm, gradient))
-  return state._replace(factors=factors, optimizer=opt_state), info
+  return state._replace(factors=factors, optimizer=opt_state)
 
 
 def block_arguments(

@@ -201,7 +201,7 @@ def quality() -> dict[str, float]:
       model = jax.device_get(system.model(state, data))
       user, item = model.factors
       if what == 'without them':
-        release = system.release(jax.random.key(1), state, data)
+        release = system.release(state, data)
         user = folded(release, train, own)
       figures[f'{label}, trained {what}'] = _rmse(user, item, model, held)
   return figures

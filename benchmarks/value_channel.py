@@ -149,7 +149,7 @@ def transcript(config, ratings, users, truth, label: str):
     step_key, key = jax.random.split(jax.random.fold_in(run_key, number))
     if number >= config.steps // 3:  # before, residuals still move
       parts.append(jax.device_get(messages(key, state)))
-    state, _ = step(step_key, state, data)
+    state = step(step_key, state, data)
   return [np.stack(part) for part in zip(*parts, strict=True)]
 
 

@@ -37,7 +37,7 @@ from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.serving import models
 from dpmf_jax.training import Report
-from dpmf_jax.types import Guarantee, Release, System
+from dpmf_jax.types import Guarantee, Release, System, released
 
 FINISHED = 'certificate.json'  # written last: it marks a finished run
 OUTPUTS = (
@@ -240,25 +240,33 @@ def _model(model, state, data):
   return model(state, data)
 
 
-def curve_recorder(
-  system: System, data: Data, test: Rows | None, scale
-) -> tuple[list[dict], Callable[[Report], None]]:
-  """A list, and a callback that adds step, RMSE and seconds to it.
+class Recorder:
+  """A callback that keeps the model so far, and a curve of its errors.
 
-  Privacy: the curve is computed from ratings without noise; it is for the
+  Privacy: both are computed from ratings without noise; they are for the
   curator only.
-  """
-  curve = []
-  began = time.monotonic()
 
-  def callback(report: Report) -> None:
-    model = _model(system.model, report.state, data)
-    point = {
-      'step': report.step,
-      'train_rmse': rmse(data.by_user, model, scale),
-    }
+  Attributes:
+    curve: step, RMSE and seconds of each report.
+    model: both sides, as of the last report.
+  """
+
+  curve: list[dict]
+  model: Release
+
+  def __init__(self, system: System, data: Data, test: Rows | None, scale):
+    self.curve = []
+    self._began = time.monotonic()
+    self._system, self._data, self._scale = system, data, scale
+    self._rows = {'train_rmse': data.by_user}
     if test is not None:
-      point['test_rmse'] = rmse(test, model, scale)
+      self._rows['test_rmse'] = test
+
+  def __call__(self, report: Report) -> None:
+    model = _model(self._system.model, report.state, self._data)
+    errors = {
+      name: rmse(rows, model, self._scale) for name, rows in self._rows.items()
+    }
     # Clipped to the scale, an infinite prediction has a finite error.
     leaves = jax.tree.leaves(model._replace(fit=None))
     if not all(np.isfinite(leaf).all() for leaf in leaves):
@@ -266,9 +274,9 @@ def curve_recorder(
         f'training diverged: factors are not finite after step {report.step}; '
         'use a smaller --step_size'
       )
-    curve.append(point | {'seconds': round(time.monotonic() - began, 3)})
-
-  return curve, callback
+    seconds = round(time.monotonic() - self._began, 3)
+    self.curve.append({'step': report.step, **errors, 'seconds': seconds})
+    self.model = model
 
 
 def progress(
@@ -311,20 +319,10 @@ def epsilon_so_far(
 
 
 def write_model(
-  folder: Path,
-  system: System,
-  key: jax.Array,
-  state: Any,
-  data: Data,
-  train: Ratings,
-) -> Release:
-  """Writes the release, the ids, and under private/ what must stay secret.
-
-  Returns:
-    Both sides, for the curator's own metrics.
-  """
-  release = system.release(key, state, data)
-  model = _model(system.model, state, data)
+  folder: Path, model: Release, guarantee: Guarantee, train: Ratings
+) -> None:
+  """Writes the release, the ids, and under private/ what must stay secret."""
+  release = released(model, guarantee.released)
   covered = files.named_leaves(release)
   rest = {
     name: leaf
@@ -337,13 +335,12 @@ def write_model(
     files.save_tree(folder / _UNRELEASED, rest, mode=0o600)
   files.save_tree(folder / _SEEN, models.seen_leaves(train), mode=0o600)
   ids = models.ids_json(train)
-  if 'user ids' in system.guarantee.secret:
+  if 'user ids' in guarantee.secret:
     # Where whole users are protected, the list of them would tell.
     users = {'users': ids.pop('users')}
     files.write_json(folder / models.USERS, users, mode=0o600)
   files.write_json(folder / 'ids.json', ids)
   files.save_tree(folder / 'model.safetensors', release)
-  return model
 
 
 def finish(folder: Path, certificate: dict) -> None:

@@ -21,23 +21,18 @@ class Report(NamedTuple):
 
   step: int  # steps done so far
   state: Any
-  info: Any  # of the block's last step; None before the first step
 
 
 @functools.partial(jax.jit, static_argnames=('step',))
 def _block(step, key, state, data, first, length):
-  """State after `length` steps from number `first`, and the last Info."""
+  """State after `length` steps from number `first`."""
 
-  def body(number, carry):
-    state, _ = carry
+  def body(number, state):
     # The key of a step depends on its number alone: a resumed run draws the
     # noise that the interrupted one would have drawn.
     return step(jax.random.fold_in(key, number), state, data)
 
-  start = jax.random.fold_in(key, first)
-  _, info = jax.eval_shape(step, start, state, data)
-  empty = jax.tree.map(lambda x: jax.numpy.zeros(x.shape, x.dtype), info)
-  return jax.lax.fori_loop(first, first + length, body, (state, empty))
+  return jax.lax.fori_loop(first, first + length, body, state)
 
 
 def fit(
@@ -54,7 +49,7 @@ def fit(
   Args:
     system: what to train.
     key: the run's key, consumed here: one subkey for `init`, one for each
-      step. Use another one for `release`.
+      step.
     data: `rows.training_data(ratings)`.
     report_every: steps in a block; all of them by default.
     callbacks: called with a `Report` before the first and after each block.
@@ -75,12 +70,12 @@ def fit(
   state = put_replicated(state, data.by_user.mesh)
   callbacks = tuple(callbacks)
   for callback in callbacks:
-    callback(Report(done, state, None))
+    callback(Report(done, state))
   while done < system.steps:
     # Boundaries are multiples of the block, wherever the run started.
     length = min(block - done % block, system.steps - done)
-    state, info = _block(system.step, steps_key, state, data, done, length)
+    state = _block(system.step, steps_key, state, data, done, length)
     done += length
     for callback in callbacks:
-      callback(Report(done, state, info))
+      callback(Report(done, state))
   return state

@@ -6,7 +6,7 @@ Nothing here imports JAX when it runs, so that the accountant, which needs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -104,6 +104,21 @@ class Guarantee:
   tails: Tails | None = None
 
 
+def released(model: Release, covered: Sequence[str]) -> Release:
+  """What may leave the curator: the model less its secret sides.
+
+  Args:
+    model: of `System.model`, with both sides.
+    covered: `Guarantee.released`, which names the sides that it covers.
+  """
+  sides = zip(Factors._fields, model.factors, strict=True)
+  return model._replace(
+    factors=Factors(
+      *(rows if f'{side} factors' in covered else None for side, rows in sides)
+    )
+  )
+
+
 class Personal(NamedTuple):
   """What a personalised system says of ratings' own epsilons.
 
@@ -121,12 +136,11 @@ class System(NamedTuple):
 
   Attributes:
     init: (key, data) -> State.
-    step: (key, state, data) -> (State, Info); pure, un-jitted, scannable and
+    step: (key, state, data) -> State; pure, un-jitted, scannable and
       vmappable. Equal static settings give the identical function object, so
       that another noise level or step size does not compile again.
     model: (state, data) -> Release with both sides, for the curator's own
       metrics and serving; may hold more than the guarantee covers.
-    release: (key, state, data) -> Release; only what the guarantee covers.
     steps: how many times `step` runs. Fixed before the data is seen; the
       guarantee covers exactly this many.
     guarantee: the statement that holds for `release` after `steps` steps.
@@ -138,8 +152,11 @@ class System(NamedTuple):
   init: Callable[..., Any]
   step: Callable[..., Any]
   model: Callable[..., Release]
-  release: Callable[..., Release]
   steps: int
   guarantee: Guarantee
   views: Mapping[str, Callable[..., Any]] = {}
   personal: Personal | None = None
+
+  def release(self, state: Any, data: Any) -> Release:
+    """What may leave the curator of this state."""
+    return released(self.model(state, data), self.guarantee.released)

@@ -436,20 +436,22 @@ def _train() -> None:
   if spend:
     charge = functools.partial(spend, entry_id=run)
     callbacks.append(runs.charger(folder, charge, fresh=start is None))
-  fit_key, release_key = jax.random.split(key)
-  curve, record = runs.curve_recorder(system, data, test_rows, ratings.scale)
-  bar, show = runs.progress(system, curve, delta=delta)
+  # The other half drew masks for releases once: steps keep their noise.
+  fit_key, _ = jax.random.split(key)
+  recorder = runs.Recorder(system, data, test_rows, ratings.scale)
+  bar, show = runs.progress(system, recorder.curve, delta=delta)
   with bar:
-    state = fit(
+    fit(
       system,
       fit_key,
       data,
       report_every=_REPORT_EVERY.value or max(1, -(-system.steps // 25)),
-      callbacks=(*callbacks, record, show),
+      callbacks=(*callbacks, recorder, show),
       start=start,
     )
 
-  model = runs.write_model(folder, system, release_key, state, data, train)
+  model, curve = recorder.model, recorder.curve
+  runs.write_model(folder, model, system.guarantee, train)
   lines = {} if test is None else metrics.baselines(train, test)
   errors = metrics.error_grid(ratings.scale)
   shares = {

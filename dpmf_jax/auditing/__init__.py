@@ -62,6 +62,7 @@ class Target(NamedTuple):
   delta: float
   start_seed: int | None = None  # drawn by the audit where it is None
   level: float | None = None  # of each rating, where that is what is stated
+  view: str | None = None  # of `System.views`, where the release is not it
 
 
 class Finding(NamedTuple):
@@ -97,8 +98,6 @@ def targets(name: str, variant: str) -> Iterator[Target]:
   """
   for case in SPECS[name].cases[variant]:
     system = made(name, variant, **case.settings)
-    if case.view is not None:
-      system = system._replace(release=system.views[case.view])
     unit, relation = system.guarantee.unit, system.guarantee.relation
     for pair in library_pairs(unit, relation, case.settings['scale']):
       yield _target(name, variant, system, pair, case)
@@ -126,8 +125,9 @@ def _target(
   if case.level is not None:
     tables = (with_epsilon(ratings, case.level) for ratings in pair[1:])
     pair = Pair(pair.name, *tables)
+  view = case.view or case.settings.get('view')
   return Target(
-    name, variant, system, pair, case.start, delta, level=case.level
+    name, variant, system, pair, case.start, delta, level=case.level, view=view
   )
 
 
@@ -164,6 +164,7 @@ def audit(
       tiny_data(target.pair.first, target.pair.second),
       start=target.start,
       start_key=start_key,
+      view=target.view,
       mesh=mesh,
     )
     measured = measure(
@@ -211,14 +212,14 @@ def audit_canaries(
     seed=seed,
   )
   data = training_data(planted.ratings, mesh=mesh)
-  fit_key, release_key = jax.random.split(key)
+  fit_key, _ = jax.random.split(key)
   states = []
   state = fit(
     system, fit_key, data, callbacks=[lambda r: states.append(r.state)]
   )
   score = canaries.scores(
     system.model(states[0], data),
-    system.release(release_key, state, data),
+    system.release(state, data),
     planted,
   )
   bound = canaries.one_run_bound(

@@ -42,7 +42,7 @@ def log_ratio(
     )
     # The key is of noise that is multiplied by zero.
     silenced = state._replace(hyper=silent)
-    after, _ = system.step(jax.random.clone(key), silenced, table)
+    after = system.step(jax.random.clone(key), silenced, table)
     means.append([np.asarray(side, np.float64) for side in after.factors])
   shape = lambda side: np.full(means[0][side].size, stds[side])
   std = np.concatenate([shape(0), shape(1)])

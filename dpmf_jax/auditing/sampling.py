@@ -24,7 +24,7 @@ from dpmf_jax.auditing.statistics import Block, Blocks, Score
 from dpmf_jax.plans.spec import Start
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import AXIS, Data, training_data
-from dpmf_jax.types import Factors, Release, System
+from dpmf_jax.types import Factors, Release, System, released
 
 # Floats of all runs in a batch together, in the largest of its arrays.
 _BATCH_FLOATS = 2**20
@@ -61,8 +61,8 @@ def tiny_data(first: Ratings, second: Ratings) -> tuple[Data, Data]:
   return one, other
 
 
-@functools.partial(jax.jit, static_argnames=('step', 'release', 'axes'))
-def _outputs(step, release, axes, keys, states, data, steps):
+@functools.partial(jax.jit, static_argnames=('step', 'seen', 'axes'))
+def _outputs(step, seen, axes, keys, states, data, steps):
   """Outputs [N, F] of N runs.
 
   `axes` has 0 for a leaf of `states` that each run has of its own, None for
@@ -71,19 +71,28 @@ def _outputs(step, release, axes, keys, states, data, steps):
 
   def run(key, state):
     steps_key, release_key = jax.random.split(key)
-    state, _ = training._block(step, steps_key, state, data, 0, steps)
-    leaves = _observed(release(release_key, state, data))
+    state = training._block(step, steps_key, state, data, 0, steps)
+    leaves = _observed(seen, release_key, state, data)
     return jnp.concatenate([jnp.ravel(leaf) for leaf in leaves])
 
   tree = jax.tree.structure(states)
   return jax.vmap(run, (0, jax.tree.unflatten(tree, axes)))(keys, states)
 
 
-def _observed(seen: Any) -> list[Any]:
+class _Seen(NamedTuple):
+  """What is made of the state; equal ones share what is compiled."""
+
+  view: Callable[..., Any] | None
+  model: Callable[..., Release]
+  covered: tuple[str, ...]
+
+
+def _observed(seen: _Seen, key: jax.Array, state: Any, data: Data) -> list[Any]:
   """The arrays that may tell of ratings: how users are fitted does not."""
-  return jax.tree.leaves(
-    seen._replace(fit=None) if isinstance(seen, Release) else seen
-  )
+  if seen.view is not None:
+    return jax.tree.leaves(seen.view(key, state, data))
+  release = released(seen.model(state, data), seen.covered)
+  return jax.tree.leaves(release._replace(fit=None))
 
 
 def _state_axes(init, key: jax.Array, data: Data) -> tuple[int | None, ...]:
@@ -108,6 +117,7 @@ def sampler(
   *,
   start: Start,
   start_key: jax.Array,
+  view: str | None = None,
   mesh: Mesh | None = None,
 ) -> Sampler:
   """Runs of `system` on either of `data`.
@@ -121,6 +131,8 @@ def sampler(
       depend on ratings. 'aligned': the same, with all factors along the
       first axis, of norm 1.
     start_key: of the initial state.
+    view: which of `System.views` the attacker has; the release where it is
+      none of them.
     mesh: devices that share the runs of a batch.
   """
   init_key, ratio_key = jax.random.split(start_key)
@@ -128,11 +140,17 @@ def sampler(
   states = [
     _aligned(system.init(jax.random.clone(init_key), d), start) for d in data
   ]
-  shapes = jax.eval_shape(
-    system.release, jax.random.clone(ratio_key), states[0], data[0]
+  seen = _Seen(
+    system.views.get(view or ''), system.model, system.guarantee.released
+  )
+  leaves = jax.eval_shape(
+    functools.partial(_observed, seen),
+    jax.random.clone(ratio_key),
+    states[0],
+    data[0],
   )
   blocks, place = [], 0
-  for leaf in _observed(shapes):
+  for leaf in leaves:
     # The last axis is the rank of a matrix; a vector is one column.
     width = leaf.shape[-1] if leaf.ndim > 1 else 1
     blocks.append(Block(place, leaf.size // width, width))
@@ -163,7 +181,7 @@ def sampler(
       )
       keys = splits[:, 0]
     return _outputs(
-      system.step, system.release, axes, keys, state, data[side], system.steps
+      system.step, seen, axes, keys, state, data[side], system.steps
     )
 
   ratio = None

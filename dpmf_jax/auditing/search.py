@@ -103,6 +103,7 @@ def quick_bound(
     tiny_data(first, second),
     start=record.start,
     start_key=jax.random.key(record.start_seed),
+    view=record.settings.get('view'),
     mesh=mesh,
   )
   return measure(

@@ -48,11 +48,6 @@ class State(NamedTuple):
   hyper: Hyper
 
 
-class Info(NamedTuple):
-  unsafe_user_norm: jax.Array
-  unsafe_item_norm: jax.Array
-
-
 def row_counts(rows: Rows) -> jax.Array:
   """Ratings in each row, [num_rows] float32."""
   counts = jax.ops.segment_sum(
@@ -125,7 +120,7 @@ def implicit_side(
 def _explicit_step(biases: bool, solver: str):
   """One sweep; one object for equal arguments."""
 
-  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+  def step(key: jax.Array, state: State, data: Data) -> State:
     del key  # Nothing is drawn.
     user, item = state.factors
     hyper = state.hyper
@@ -142,8 +137,7 @@ def _explicit_step(biases: bool, solver: str):
         data.by_item, own, user[:, :-2], user[:, -2], hyper, solver
       )
       item = item.at[:, :-2].set(found[:, :-1]).at[:, -1].set(found[:, -1])
-    info = Info(jnp.linalg.norm(user), jnp.linalg.norm(item))
-    return State(Factors(user, item), hyper), info
+    return State(Factors(user, item), hyper)
 
   return step
 
@@ -152,13 +146,12 @@ def _explicit_step(biases: bool, solver: str):
 def _implicit_step(solver: str):
   """One sweep; one object for equal arguments."""
 
-  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+  def step(key: jax.Array, state: State, data: Data) -> State:
     del key  # Nothing is drawn.
     user, item = state.factors
     user = implicit_side(data.by_user, user, item, state.hyper, solver)
     item = implicit_side(data.by_item, item, user, state.hyper, solver)
-    info = Info(jnp.linalg.norm(user), jnp.linalg.norm(item))
-    return State(Factors(user, item), state.hyper), info
+    return State(Factors(user, item), state.hyper)
 
   return step
 
@@ -166,11 +159,6 @@ def _implicit_step(solver: str):
 def _model(state: State, data: Data) -> Release:
   del data
   return Release(state.factors, state.hyper.offset)
-
-
-def _release(key: jax.Array, state: State, data: Data) -> Release:
-  del key
-  return _model(state, data)
 
 
 def als(config: ALSConfig) -> System:
@@ -214,7 +202,6 @@ def als(config: ALSConfig) -> System:
     init=init,
     step=step,
     model=_model,
-    release=_release,
     steps=plan(config).steps,
     guarantee=plan(config).guarantee,
   )

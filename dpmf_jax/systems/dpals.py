@@ -74,13 +74,6 @@ class State(NamedTuple):
   hyper: Hyper
 
 
-class Info(NamedTuple):
-  """Diagnostics, computed after the noise."""
-
-  mean_norm: jax.Array
-  vector_norm: jax.Array
-
-
 def hyper_of(config: DPALSConfig, num_users: int) -> Hyper:
   """The traced settings for that many users; the config has a rank."""
   std = plan(config).noise['sums']
@@ -145,7 +138,7 @@ def local_users(
   return user_sums.Users(bias, columns, weight), public
 
 
-def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+def step(key: jax.Array, state: State, data: Data) -> State:
   """One sweep; the rank is that of the state's items.
 
   Privacy: given `items`, which earlier sweeps released, users' terms are
@@ -177,8 +170,7 @@ def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
   factors = Factors(
     jnp.concatenate([users.vector, one, bias], axis=1), item_factors(items)
   )
-  info = Info(jnp.linalg.norm(items.mean), jnp.linalg.norm(items.vector))
-  return State(factors, items, hyper), info
+  return State(factors, items, hyper)
 
 
 def item_factors(items: dpals_items.Items) -> jax.Array:
@@ -190,12 +182,6 @@ def item_factors(items: dpals_items.Items) -> jax.Array:
 def model(state: State, data: Data) -> Release:
   """Items, and what each user fits to their own ratings; not released."""
   return fitted_users(data.by_user, _released(state))
-
-
-def release(key: jax.Array, state: State, data: Data) -> Release:
-  """Item factors only."""
-  del key, data
-  return _released(state)
 
 
 def _released(state: State) -> Release:
@@ -233,7 +219,6 @@ def dpals(config: DPALSConfig) -> System:
     init=init,
     step=step,
     model=model,
-    release=release,
     steps=config.steps,
     guarantee=plan(config).guarantee,
   )

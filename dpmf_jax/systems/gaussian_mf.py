@@ -57,13 +57,6 @@ class State(NamedTuple):
   hyper: Hyper
 
 
-class Info(NamedTuple):
-  """Diagnostics of a step, computed after the noise."""
-
-  user_gradient_norm: jax.Array
-  item_gradient_norm: jax.Array
-
-
 def initial_factors(
   key: jax.Array, data: Data, rank: int, init: Literal['unit', 'bias']
 ) -> Factors:
@@ -91,21 +84,20 @@ def initial_factors(
   )
 
 
-def _update(optimizer, state: State, user, item) -> tuple[State, Info]:
+def _update(optimizer, state: State, user, item) -> State:
   """The optimizer's step (lines 8 and 9) from gradients as they are used."""
   factors, ridge = state.factors, state.hyper.ridge
   gradient = Factors(user + ridge * factors.user, item + ridge * factors.item)
   updates, opt_state = optimizer.update(gradient, state.optimizer, factors)
   factors = cast(Factors, optax.apply_updates(factors, updates))
-  info = Info(jnp.linalg.norm(user), jnp.linalg.norm(item))
-  return State(factors, opt_state, state.hyper), info
+  return State(factors, opt_state, state.hyper)
 
 
 @functools.cache
 def _paper_step(optimizer: optax.GradientTransformation):
   """Algorithm 1; one object for equal arguments, see `System.step`."""
 
-  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+  def step(key: jax.Array, state: State, data: Data) -> State:
     factors, hyper = state.factors, state.hyper
     # Lines 3 to 5. Predictions use the factors as they are; only the factor
     # that multiplies the residual is clipped.
@@ -131,7 +123,7 @@ def _sound_step(optimizer: optax.GradientTransformation):
   Privacy: see `gaussian_mf`.
   """
 
-  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+  def step(key: jax.Array, state: State, data: Data) -> State:
     factors, hyper = state.factors, state.hyper
     gradient = lattice.gradients(
       data,
@@ -161,20 +153,9 @@ def _sound_step(optimizer: optax.GradientTransformation):
 
 
 def _model(state: State, data: Data) -> Release:
+  """Both sides; as published (Alg. 1, line 11) only users are released."""
   del data
   return Release(state.factors, state.hyper.offset)
-
-
-def _release(key: jax.Array, state: State, data: Data) -> Release:
-  """Both sides: in the sound variant every step's noise covers both."""
-  del key
-  return _model(state, data)
-
-
-def _release_paper(key: jax.Array, state: State, data: Data) -> Release:
-  """User factors only, as in Alg. 1, line 11."""
-  release = _release(key, state, data)
-  return release._replace(factors=release.factors._replace(item=None))
 
 
 def gaussian_mf(config: GaussianMFConfig) -> System:
@@ -226,7 +207,6 @@ def gaussian_mf(config: GaussianMFConfig) -> System:
     init=init,
     step=(_sound_step if sound else _paper_step)(optimizer),
     model=_model,
-    release=_release if sound else _release_paper,
     steps=config.steps,
     guarantee=planned.guarantee,
   )

@@ -72,7 +72,7 @@ def hyper_of(config: ObjectivePMFConfig) -> Hyper:
 
 def huber_step(
   key: jax.Array, state: noisy_equations.State, data: Data
-) -> tuple[noisy_equations.State, noisy_equations.Info]:
+) -> noisy_equations.State:
   """The one step: every item's perturbed minimum, and noise that covers it.
 
   Privacy: an item's gradient, g(q) = ridge q - sum clip(y - q) + eta, is 0 at
@@ -111,5 +111,4 @@ def huber_step(
     found, drawn, hyper.cover, hyper.unit, hyper.dither
   )
   items = state.factors.item.at[:, 0].set(means)
-  state = state._replace(factors=state.factors._replace(item=items))
-  return state, noisy_equations.Info(jnp.linalg.norm(means))
+  return state._replace(factors=state.factors._replace(item=items))

@@ -33,11 +33,6 @@ class State(NamedTuple):
   langevin: sgld.Langevin
 
 
-class Info(NamedTuple):
-  unsafe_user_gradient_norm: jax.Array
-  unsafe_item_gradient_norm: jax.Array
-
-
 def perturbed(
   key: jax.Array, rows: Rows, scale: float, *, by_user: bool
 ) -> jax.Array:
@@ -59,7 +54,7 @@ def perturbed(
 def _step(optimizer: optax.GradientTransformation, average: Average):
   """The step function; one object for equal arguments, see `System.step`."""
 
-  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+  def step(key: jax.Array, state: State, data: Data) -> State:
     if state.values is not None:
       data = Data(
         *(
@@ -90,12 +85,11 @@ def _step(optimizer: optax.GradientTransformation, average: Average):
     )
     updates, opt_state = optimizer.update(item, state.optimizer, factors.item)
     moved: Any = optax.apply_updates(factors.item, updates)
-    info = Info(jnp.linalg.norm(user), jnp.linalg.norm(item))
     return state._replace(
       factors=Factors(factors.user - user, moved),
       optimizer=opt_state,
       round=state.round + 1,
-    ), info
+    )
 
   return step
 
@@ -103,12 +97,6 @@ def _step(optimizer: optax.GradientTransformation, average: Average):
 def _model(state: State, data: Data) -> Release:
   del data
   return Release(state.factors, jnp.float32(0))
-
-
-def _release(key: jax.Array, state: State, data: Data) -> Release:
-  """Both sides: they are computed from perturbed ratings, where any are."""
-  del key
-  return _model(state, data)
 
 
 def langevin(config: LangevinConfig) -> System:
@@ -150,7 +138,6 @@ def langevin(config: LangevinConfig) -> System:
     init=init,
     step=_step(optimizer, config.average),
     model=_model,
-    release=_release,
     steps=plan(config).steps,
     guarantee=plan(config).guarantee,
   )

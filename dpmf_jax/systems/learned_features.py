@@ -30,12 +30,6 @@ class State(NamedTuple):
     return self.items.factors
 
 
-class Info(NamedTuple):
-  """Diagnostics, computed after the noise."""
-
-  item_norm: jax.Array
-
-
 def with_learned_features(config: objective.ObjectivePMFConfig) -> System:
   """Sound `objective_pmf` against user factors that are released, too.
 
@@ -57,7 +51,6 @@ def with_learned_features(config: objective.ObjectivePMFConfig) -> System:
     init=init,
     step=_step(first.step, config.relation, config.shift),
     model=_model,
-    release=_release,
     steps=first.steps + 1,
     guarantee=objective.plan(config).guarantee,
   )
@@ -68,28 +61,22 @@ def _step(learn, relation, shift: int):
   """First the steps of `learn`, then the one of the items."""
   solve = noisy_equations.equations_step(relation, shift)
 
-  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+  def step(key: jax.Array, state: State, data: Data) -> State:
     def learning(key):
-      learned, _ = learn(key, state.learning, data)
-      return state._replace(learning=learned)
+      return state._replace(learning=learn(key, state.learning, data))
 
     def last(key):
       user = noisy_equations.user_rows(state.learning.factors.user)
       factors = state.items.factors._replace(user=user)
-      items, _ = solve(key, state.items._replace(factors=factors), data)
+      items = solve(key, state.items._replace(factors=factors), data)
       return state._replace(items=items)
 
     state = jax.lax.cond(state.left > 0, learning, last, key)
-    state = state._replace(left=state.left - 1)
-    return state, Info(jnp.linalg.norm(state.items.factors.item))
+    return state._replace(left=state.left - 1)
 
   return step
 
 
 def _model(state: State, data: Data) -> Release:
+  """Items and fitted users; the features could be released as well."""
   return noisy_equations.equations_model(state.items, data)
-
-
-def _release(key: jax.Array, state: State, data: Data) -> Release:
-  """Item factors only; the features could be released as well."""
-  return noisy_equations.equations_release(key, state.items, data)

@@ -79,13 +79,6 @@ class State(NamedTuple):
   hyper: RecordHyper | UserHyper
 
 
-class Info(NamedTuple):
-  """Diagnostics, computed from what is released."""
-
-  mean_norm: Array
-  factor_norm: Array
-
-
 def client_sums(profile: Array, clip: Array, count: Array, weight: Array):
   """The contribution [I, 2] int32 of a client with cells `profile` [I].
 
@@ -165,7 +158,7 @@ def _record_step(rank: int):
   is computed from the answers.
   """
 
-  def step(key: Array, state: State, data: Data) -> tuple[State, Info]:
+  def step(key: Array, state: State, data: Data) -> State:
     hyper = state.hyper
     assert isinstance(hyper, RecordHyper)
     common = hyper.common
@@ -200,7 +193,7 @@ def _user_step():
   the noisy sums.
   """
 
-  def step(key: Array, state: State, data: Data) -> tuple[State, Info]:
+  def step(key: Array, state: State, data: Data) -> State:
     hyper = state.hyper
     assert isinstance(hyper, UserHyper)
     sums = summed_contributions(data, hyper)
@@ -212,25 +205,18 @@ def _user_step():
   return step
 
 
-def _applied(state: State, observed, mean, factors) -> tuple[State, Info]:
+def _applied(state: State, observed, mean, factors) -> State:
   item = jnp.concatenate([mean[:, None], factors], axis=1)
   item = item * state.hyper.common.star
   item = state.factors.item.at[:, :-1].set(item)
-  state = state._replace(
+  return state._replace(
     factors=state.factors._replace(item=item), observed=observed
   )
-  return state, Info(jnp.linalg.norm(mean), jnp.linalg.norm(factors))
 
 
 def _model(state: State, data: Data) -> Release:
   """Item factors, and what each user fits to their own ratings at home."""
   return fitted_users(data.by_user, _released(state))
-
-
-def _release(key: Array, state: State, data: Data) -> Release:
-  """Item factors only."""
-  del key, data
-  return _released(state)
 
 
 def _released(state: State) -> Release:
@@ -278,9 +264,9 @@ def local_mf(config: LocalMFConfig) -> System:
     init=init,
     step=_record_step(rank) if by_record else _user_step(),
     model=_model,
-    release=_release,
     steps=1,
     guarantee=settings.plan(config).guarantee,
+    views={'transcript': transcript},
   )
 
 

@@ -55,12 +55,6 @@ class State(NamedTuple):
   hyper: Any  # Hyper, or another with what `equations_model` reads
 
 
-class Info(NamedTuple):
-  """Diagnostics, computed after the noise."""
-
-  item_norm: jax.Array
-
-
 def start(
   data: Data,
   features: ArrayLike | None,
@@ -134,7 +128,7 @@ def equations_step(relation: Relation, shift: int):
   what is public.
   """
 
-  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+  def step(key: jax.Array, state: State, data: Data) -> State:
     hyper, rows = state.hyper, data.by_item
     features = state.factors.user[:, :-1]
     rank = features.shape[1]
@@ -175,8 +169,7 @@ def equations_step(relation: Relation, shift: int):
       normal.symmetric(matrix), vector, variance, hyper.prior_variance
     )
     items = state.factors.item.at[:, :-1].set(vectors)
-    state = state._replace(factors=state.factors._replace(item=items))
-    return state, Info(jnp.linalg.norm(vectors))
+    return state._replace(factors=state.factors._replace(item=items))
 
   return step
 
@@ -229,23 +222,15 @@ def _floored(matrix: jax.Array) -> jax.Array:
 
 
 def equations_model(state: State, data: Data) -> Release:
-  """Item factors, and users fitted around the features and no bias."""
-  items = equations_release(None, state, data)
-  assert items.fit is not None
-  user = ridge_fit(
-    data.by_user,
-    state.factors.user,
-    items.factors.item,
-    offset=items.offset,
-    ridge=items.fit.ridge,
-  )
-  return items._replace(factors=Factors(user, items.factors.item))
+  """Item factors, and users fitted around the features and no bias.
 
-
-def equations_release(key: Any, state: State, data: Data) -> Release:
-  """Item factors only; a new user has the mean of all users' features."""
-  del key, data
+  A new user has the mean of all users' features.
+  """
   (features, item), hyper = state.factors, state.hyper
   ridge = jnp.full(item.shape[1], hyper.vector_ridge)
-  fit = Fit(features.mean(axis=0), ridge.at[-1].set(hyper.bias_ridge))
-  return Release(Factors(None, item), hyper.center, fit)
+  ridge = ridge.at[-1].set(hyper.bias_ridge)
+  user = ridge_fit(
+    data.by_user, features, item, offset=hyper.center, ridge=ridge
+  )
+  fit = Fit(features.mean(axis=0), ridge)
+  return Release(Factors(user, item), hyper.center, fit)

@@ -28,11 +28,6 @@ class State(NamedTuple):
   offset: jax.Array
 
 
-class Info(NamedTuple):
-  unsafe_user_gradient_norm: jax.Array
-  unsafe_item_gradient_norm: jax.Array
-
-
 def _counts(rows) -> jax.Array:
   """Ratings per row, [num_rows, 1]."""
   counts = jax.ops.segment_sum(
@@ -47,7 +42,7 @@ def _counts(rows) -> jax.Array:
 def _step(optimizer: optax.GradientTransformation, biases: bool):
   """The step function; one object for equal arguments, see `System.step`."""
 
-  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+  def step(key: jax.Array, state: State, data: Data) -> State:
     del key  # Full-batch descent draws nothing.
     factors = state.factors
     gradient = gradients(data, factors, offset=state.offset)
@@ -60,8 +55,7 @@ def _step(optimizer: optax.GradientTransformation, biases: bool):
       Factors(user, item), state.optimizer, factors
     )
     factors = optax.apply_updates(factors, updates)
-    info = Info(jnp.linalg.norm(user), jnp.linalg.norm(item))
-    return state._replace(factors=factors, optimizer=opt_state), info
+    return state._replace(factors=factors, optimizer=opt_state)
 
   return step
 
@@ -69,11 +63,6 @@ def _step(optimizer: optax.GradientTransformation, biases: bool):
 def _model(state: State, data: Data) -> Release:
   del data
   return Release(state.factors, state.offset)
-
-
-def _release(key: jax.Array, state: State, data: Data) -> Release:
-  del key
-  return _model(state, data)
 
 
 def nonprivate(config: NonprivateConfig) -> System:
@@ -106,7 +95,6 @@ def nonprivate(config: NonprivateConfig) -> System:
     init=init,
     step=_step(optimizer, config.biases),
     model=_model,
-    release=_release,
     steps=plan(config).steps,
     guarantee=plan(config).guarantee,
   )

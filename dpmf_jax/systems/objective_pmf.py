@@ -66,7 +66,6 @@ def objective_pmf(
     init=init,
     step=step,
     model=noisy_equations.equations_model,
-    release=noisy_equations.equations_release,
     steps=1,
     guarantee=plan(config, rank).guarantee,
   )

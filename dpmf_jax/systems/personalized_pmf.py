@@ -136,7 +136,6 @@ def personalized_pmf(
     init=init,
     step=noisy_equations.equations_step(config.relation, config.shift),
     model=noisy_equations.equations_model,
-    release=noisy_equations.equations_release,
     steps=1,
     guarantee=plan(config, rank).guarantee,
     personal=_personal(config, rank),

@@ -61,12 +61,6 @@ class State(NamedTuple):
   hyper: Hyper
 
 
-class Info(NamedTuple):
-  """Diagnostics of a step. Both stages use ratings without noise."""
-
-  unsafe_item_gradient_norm: jax.Array
-
-
 def hyper_of(config: ObjectivePMFConfig) -> Hyper:
   return Hyper(
     step_size=jnp.float32(config.step_size),
@@ -130,7 +124,7 @@ def start(
 def stages_step(noise: Noise):
   """The step of both stages; one object for equal arguments."""
 
-  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+  def step(key: jax.Array, state: State, data: Data) -> State:
     hyper, factors = state.hyper, state.factors
     weights = state.weights
 
@@ -144,7 +138,7 @@ def stages_step(noise: Noise):
       moved = cast(Factors, optax.apply_updates(factors, updates))
       # Zhang, Alg. 2, lines 9 to 11: ||u_i|| <= 1.
       moved = moved._replace(user=clip_rows(moved.user, 1.0))
-      return moved, optimizer, jnp.linalg.norm(gradient.item)
+      return moved, optimizer
 
     def perturbed(key):
       eta = state.eta
@@ -160,15 +154,14 @@ def stages_step(noise: Noise):
       gradient = hyper.loss_scale * (sums + hyper.ridge * factors.item) + eta
       rate = state.optimizer.hyperparams['learning_rate']
       moved = factors._replace(item=factors.item - rate * gradient)
-      return moved, state.optimizer, jnp.linalg.norm(gradient)
+      return moved, state.optimizer
 
-    moved, optimizer, norm = jax.lax.cond(
+    moved, optimizer = jax.lax.cond(
       state.done < hyper.pmf_steps, pmf, perturbed, key
     )
-    state = state._replace(
+    return state._replace(
       factors=moved, optimizer=optimizer, done=state.done + 1
     )
-    return state, Info(norm)
 
   return step
 
@@ -183,7 +176,6 @@ def stages_system(
     init=init,
     step=stages_step(config.noise),
     model=stages_model,
-    release=stages_release,
     steps=config.pmf_steps + config.noise_steps,
     guarantee=guarantee,
   )
@@ -196,10 +188,3 @@ def _fresh(key: jax.Array, like: jax.Array, data: Data) -> jax.Array:
 def stages_model(state: State, data: Data) -> Release:
   del data
   return Release(state.factors, jnp.float32(0))
-
-
-def stages_release(key: jax.Array, state: State, data: Data) -> Release:
-  """Item factors only; user factors stay with the curator."""
-  del key
-  release = stages_model(state, data)
-  return release._replace(factors=release.factors._replace(user=None))

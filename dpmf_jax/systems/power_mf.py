@@ -89,13 +89,6 @@ class State(NamedTuple):
   hyper: Hyper
 
 
-class Info(NamedTuple):
-  """Diagnostics, computed after the noise."""
-
-  user_norm: jax.Array
-  item_norm: jax.Array
-
-
 def _label(rows: Rows, state: State, column_mean, row_mean=None) -> jax.Array:
   """What the means leave of each rating, [C, S, L], in quarters.
 
@@ -258,7 +251,7 @@ def _step(pure: bool, shift: int):
   """A step; one object for equal arguments. Privacy: see `power_mf`."""
   how = pure, shift
 
-  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+  def step(key: jax.Array, state: State, data: Data) -> State:
     if pure:
       state = _item_means(key, state, data, how)
     else:
@@ -271,8 +264,7 @@ def _step(pure: bool, shift: int):
       done = state.done
       phase = jnp.where(done < 2, done, 2 + done % 2)
       state = jax.lax.switch(phase, phases, key, state)
-    norms = (jnp.linalg.norm(side) for side in state.factors)
-    return state._replace(done=state.done + 1), Info(*norms)
+    return state._replace(done=state.done + 1)
 
   return step
 
@@ -300,12 +292,6 @@ def _offset(state: State) -> jax.Array:
 def _model(state: State, data: Data) -> Release:
   """Item factors, and what each user fits to their own ratings."""
   return fitted_users(data.by_user, _released(state))
-
-
-def _release(key: jax.Array, state: State, data: Data) -> Release:
-  """Item factors only."""
-  del key, data
-  return _released(state)
 
 
 def _released(state: State) -> Release:
@@ -359,7 +345,6 @@ def power_mf(config: PowerMFConfig) -> System:
     init=init,
     step=_step(config.rank == 0, config.shift),
     model=_model,
-    release=_release,
     steps=plan.steps,
     guarantee=plan.guarantee,
   )

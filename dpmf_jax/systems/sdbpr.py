@@ -133,10 +133,6 @@ class OpenState(NamedTuple):
   langevin: sgld.Langevin
 
 
-class OpenInfo(NamedTuple):
-  unsafe_item_gradient_norm: jax.Array
-
-
 @functools.cache
 def _open_step(optimizer: optax.GradientTransformation, average: Average):
   """BPR with all pairs sent; one object for equal arguments."""
@@ -183,19 +179,13 @@ def _open_step(optimizer: optax.GradientTransformation, average: Average):
     mean = (eta * drift - drawn) / jnp.maximum(parts, 1)[:, None]
     updates, optimizer_state = optimizer.update(mean, state.optimizer, item)
     moved: Any = optax.apply_updates(item, updates)
-    state = state._replace(
+    return state._replace(
       factors=Factors(user, moved),
       optimizer=optimizer_state,
       round=state.round + 1,
     )
-    return state, OpenInfo(jnp.linalg.norm(mean))
 
   return step
-
-
-def _open_release(key: jax.Array, state: OpenState, data: Data) -> Release:
-  del key
-  return _open_model(state, data)
 
 
 def _open_model(state: OpenState, data: Data) -> Release:
@@ -246,7 +236,6 @@ def sdbpr(config: SDBPRConfig) -> System:
       step=_open_step(optimizer, config.average),
       model=_open_model,
       steps=plan(config).steps,
-      release=_open_release,
       guarantee=plan(config).guarantee,
     )
   return System(
@@ -254,6 +243,5 @@ def sdbpr(config: SDBPRConfig) -> System:
     step=_step(optimizer, config.average, config.sent, config.sign),
     model=sdcf.model,
     steps=plan(config).steps,
-    release=sdcf.release,
     guarantee=plan(config).guarantee,
   )

@@ -185,10 +185,6 @@ class OpenState(NamedTuple):
   side: jax.Array
 
 
-class OpenInfo(NamedTuple):
-  unsafe_item_gradient_norm: jax.Array
-
-
 def _half_squares(user, item, shared, own: Own, features: Factors):
   """Half of the squared errors of a block of clients [B]."""
   users = fm.side(user, features.user, shared.user)
@@ -252,36 +248,24 @@ def _open_step(optimizer: optax.GradientTransformation, average: Average):
     mean, old = sdcf.mean_gradients(total, average), (item, state.shared)
     updates, optimizer_state = optimizer.update(mean, state.optimizer, old)
     moved: Any = optax.apply_updates(old, updates)
-    state = state._replace(
+    return state._replace(
       factors=Factors(user, moved[0]),
       shared=moved[1],
       optimizer=optimizer_state,
       round=state.round + 1,
     )
-    return state, OpenInfo(jnp.linalg.norm(mean[0]))
 
   return step
 
 
 def model(state: sdcf.State | OpenState, data: Data) -> Release:
-  del data
-  return fm.release(state.factors, state.features, state.shared)
-
-
-def release(key: jax.Array, state: sdcf.State, data: Data) -> Release:
-  """The items' side: that of users never leaves the clients.
+  """Both sides; in the paper's variant the users' never leaves the clients.
 
   A client makes its own from its weights and those of its features, which it
   was sent in the last round.
   """
-  del key
-  released = model(state, data)
-  return released._replace(factors=released.factors._replace(user=None))
-
-
-def open_release(key: jax.Array, state: OpenState, data: Data) -> Release:
-  del key
-  return model(state, data)
+  del data
+  return fm.release(state.factors, state.features, state.shared)
 
 
 @functools.cache
@@ -370,14 +354,12 @@ def sdfm(config: SDFMConfig) -> System:
       step=_open_step(optimizer, config.average),
       model=model,
       steps=plan(config).steps,
-      release=open_release,
       guarantee=plan(config).guarantee,
     )
   return System(
     init=init,
     step=_step(optimizer, config.average, config.sent),
     model=model,
-    release=release,
     steps=plan(config).steps,
     guarantee=plan(config).guarantee,
   )

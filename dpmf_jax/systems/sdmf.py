@@ -91,7 +91,6 @@ def sdmf(config: SDMFConfig) -> System:
     init=init,
     step=_step(sgld.optimizer_of(config), config.average, config.sent),
     model=sdcf.model,
-    release=sdcf.release,
     steps=plan(config).steps,
     guarantee=plan(config).guarantee,
   )

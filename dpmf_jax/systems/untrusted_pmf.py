@@ -71,9 +71,9 @@ def untrusted_pmf(
       config.relation, config.noise_bits, colluding
     ),
     model=untrusted_sums.sums_model,
-    release=untrusted_sums.sums_release(config.view, colluding),
     steps=planned.steps,
     guarantee=planned.guarantee,
+    views=untrusted_sums.views(colluding),
   )
 
 
@@ -86,7 +86,7 @@ def _paper(config: UntrustedPMFConfig) -> System:
     init=init,
     step=untrusted_rounds.rounds_step(config.users),
     model=untrusted_rounds.rounds_model,
-    release=untrusted_rounds.rounds_release(config.view),
     steps=config.rounds,
     guarantee=plan(config).guarantee,
+    views=untrusted_rounds.VIEWS,
   )

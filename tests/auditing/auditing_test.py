@@ -224,11 +224,11 @@ def test_a_run_of_the_sampler_is_a_run_of_fit():
   )
   keys = jax.random.split(jax.random.key(4), 2)
   state = system.init(jax.random.split(jax.random.key(3))[0], data[1])
-  steps_key, release_key = jax.random.split(jax.random.clone(keys)[0])
-  state, _ = training._block(
+  steps_key, _ = jax.random.split(jax.random.clone(keys)[0])
+  state = training._block(
     system.step, steps_key, state, data[1], 0, system.steps
   )
-  release = system.release(release_key, state, data[1])
+  release = system.release(state, data[1])
   want = np.concatenate([np.ravel(x) for x in jax.tree.leaves(release)])
   got = np.asarray(sampler.draw(keys, 1))[0]
   np.testing.assert_allclose(got, want, rtol=2e-6)

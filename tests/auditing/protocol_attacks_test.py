@@ -48,7 +48,7 @@ def two_rounds(config, target, key, silent=False):
     state = state._replace(hyper=hyper)
   step, states = jax.jit(system.step), []
   for number in range(2):
-    state, _ = step(jax.random.fold_in(key, number), state, data)
+    state = step(jax.random.fold_in(key, number), state, data)
     states.append(state)
   return states
 
@@ -66,7 +66,7 @@ def expected_sums(config, served):
     first, _ = two_rounds(config, value, jax.random.key(99), silent=True)
     moved = first._replace(factors=first.factors._replace(item=served))
     data = training_data(table(value))
-    second, _ = step(jax.random.key(98), moved, data)
+    second = step(jax.random.key(98), moved, data)
     made.append(np.asarray(second.sums, np.int64)[:, 0])
   return np.stack(made)
 
@@ -193,8 +193,9 @@ def sound_sums(target, epsilon, runs, absent=False):
   state = system.init(jax.random.key(0), data)
 
   def run(key):
-    after, _ = system.step(key, state, data)
-    return system.release(jax.random.key(0), after, data).sums[0]
+    after = system.step(key, state, data)
+    seen = system.views['recommender'](jax.random.key(0), after, data)
+    return seen.sums[0]
 
   seed = int(target) + 100 * absent
   keys = jax.random.split(jax.random.key(seed), runs)

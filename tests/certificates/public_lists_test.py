@@ -73,7 +73,8 @@ def published(case, ratings, folder):
   data = training_data(ratings)
   state = fit(system, jax.random.key(0), data)
   runs.prepare(folder)
-  runs.write_model(folder, system, jax.random.key(1), state, data, ratings)
+  model = system.model(state, data)
+  runs.write_model(folder, model, system.guarantee, ratings)
   lists = certificates.id_lists(ratings, system.guarantee)
   document = certificates.certificate(
     system.guarantee,

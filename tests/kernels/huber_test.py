@@ -178,7 +178,7 @@ def test_the_tolerance_holds_for_what_the_step_computes(epsilon):
   state = state._replace(
     hyper=hyper._replace(cover=jnp.float32(0), dither=jnp.int32(0))
   )
-  state, _ = jax.jit(system.step)(jax.random.key(5), state, data)
+  state = jax.jit(system.step)(jax.random.key(5), state, data)
   found = np.asarray(state.factors.item[:, 0], np.float64)
   # Exactly what the random bits say, in float64.
   noise_key, _ = jax.random.split(jax.random.key(5))
@@ -204,7 +204,7 @@ def test_noise_in_the_objective_has_its_scale(epsilon):
   system = objective_pmf(config)
   state = system.init(jax.random.key(0), data)
   hyper = state.hyper._replace(cover=jnp.float32(0), dither=jnp.int32(0))
-  state, _ = system.step(jax.random.key(3), state._replace(hyper=hyper), data)
+  state = system.step(jax.random.key(3), state._replace(hyper=hyper), data)
   found = -np.asarray(state.factors.item[1:, 0], np.float64) * parts.ridge
   p_value = lambda by: (
     scipy.stats.kstest(found / (parts.noise * by), 'laplace').pvalue
@@ -223,7 +223,7 @@ def test_noise_that_covers_the_search_has_its_scale():
   system = objective_pmf(config)
   state = system.init(jax.random.key(0), data)
   hyper = state.hyper._replace(noise=jnp.float32(0))
-  state, _ = system.step(jax.random.key(4), state._replace(hyper=hyper), data)
+  state = system.step(jax.random.key(4), state._replace(hyper=hyper), data)
   found = np.asarray(state.factors.item[1:, 0], np.float64)
   cover = huber_parts(config).cover
   p_value = lambda by: (
@@ -243,7 +243,7 @@ def test_the_noise_that_covers_is_not_that_of_the_objective():
   state = system.init(jax.random.key(0), data)
   hyper = state.hyper
   hyper = hyper._replace(cover=jnp.float32(1), noise=hyper.ridge)
-  state, _ = system.step(jax.random.key(5), state._replace(hyper=hyper), data)
+  state = system.step(jax.random.key(5), state._replace(hyper=hyper), data)
   found = np.asarray(state.factors.item[1:, 0], np.float64)
   # Two independent ones of variance 2; six standard errors, 1e-9.
   assert np.mean(found**2) == pytest.approx(4, rel=6 * 0.0132)

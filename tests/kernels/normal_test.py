@@ -465,7 +465,7 @@ def test_solve_does_not_hang_on_two_devices():
     'import jax; jax.config.update("jax_num_cpu_devices", 2);'
     'import jax.numpy as jnp;'
     'from dpmf_jax.kernels.normal import solve;'
-    'from dpmf_jax.sharding import device_mesh, put_replicated;'
+    'from dpmf_jax.rows import device_mesh, put_replicated;'
     'a, b = jnp.tile(jnp.eye(50), (2000, 1, 1)), jnp.ones((2000, 50));'
     'a, b = put_replicated((a, b), device_mesh(2));'
     'run = jax.jit(solve);'

@@ -15,15 +15,10 @@ from independence import assert_independent
 from jax.extend.random import threefry_2x32
 
 from dpmf_jax.accounting import tails
+from dpmf_jax.accounting.rounding import MAX_STD, dither_bits
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.mechanisms.clipping import SLACK, clip_rows, clip_scale, slack
-from dpmf_jax.mechanisms.noise import (
-  MOST_UNITS,
-  Draws,
-  add_on_lattice,
-  dither_bits,
-  draws,
-)
+from dpmf_jax.mechanisms.noise import Draws, add_on_lattice, draws
 from dpmf_jax.rows import device_mesh
 
 
@@ -116,7 +111,7 @@ def test_low_bits_of_the_noise_are_fair(log_units):
   # 52.6% of the results were even. Two million draws: standard error 0.035%,
   # so 0.2% is a false alarm of 1e-8.
   units = 2.0**log_units
-  assert units <= MOST_UNITS
+  assert units <= MAX_STD
   (drawn,) = draws(jax.random.key(5), [(2_000_000,)])
   bits = dither_bits(units, 1.0)
   count = jnp.zeros(2_000_000, jnp.int32)
@@ -129,9 +124,9 @@ def test_low_bits_of_the_noise_are_fair(log_units):
 
 
 def test_dither_is_small_beside_the_noise():
-  for units in (1.0, 50.0, 2.0**10, 3e5, MOST_UNITS):
+  for units in (1.0, 50.0, 2.0**10, 3e5, MAX_STD):
     assert 2.0 ** dither_bits(units, 1.0) <= max(1.0, units / 64)
-  assert dither_bits(MOST_UNITS, 1.0) == 16
+  assert dither_bits(MAX_STD, 1.0) == 16
 
 
 def test_noise_is_added_exactly_far_from_zero():
@@ -241,7 +236,7 @@ def test_radii_leave_no_gaps_below_the_reach_and_have_an_end():
   gap = np.abs(np.diff(radius))[radius[:-1] < tails.REACH].max()
   # Neighbours are closer than the dither to either side, or the lattice. Just
   # below a power of 2 the dither is smallest beside the noise.
-  for units in (64.0, *(2.0**log - 1e-3 for log in range(7, 23)), MOST_UNITS):
+  for units in (64.0, *(2.0**log - 1e-3 for log in range(7, 23)), MAX_STD):
     assert gap * units < max(1.0, 2.0 ** dither_bits(units, 1.0) / 2)
 
 

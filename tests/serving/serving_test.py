@@ -317,7 +317,7 @@ def test_folding_in_does_what_the_system_does(small_ratings, name):
   data = training_data(ratings)
   state = fit(system, jax.random.key(0), data)
   whole = jax.jit(system.model)(state, data)
-  release = system.release(jax.random.key(1), state, data)
+  release = system.release(state, data)
   assert release.factors.user is None
   model = models.model_from_release(release, ratings)
   folded = folding.fold_in(model, ratings)
@@ -335,7 +335,7 @@ def test_new_users_have_the_mean_of_features(small_ratings):
   system = build('objective_pmf', config)
   data = training_data(small_ratings)
   state = fit(system, jax.random.key(0), data)
-  release = system.release(jax.random.key(1), state, data)
+  release = system.release(state, data)
   features = np.asarray(state.items.factors.user)
   assert release.fit is not None
   np.testing.assert_allclose(

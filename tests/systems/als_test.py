@@ -19,7 +19,7 @@ def one_step(config, data):
   """The system's start and the state after a sweep, as NumPy arrays."""
   system = als(config)
   start = system.init(jax.random.key(0), data)
-  end, _ = jax.jit(system.step)(jax.random.key(1), start, data)
+  end = jax.jit(system.step)(jax.random.key(1), start, data)
   return start, end
 
 

@@ -81,7 +81,7 @@ def items_after(config, data, sweeps):
   state = system.init(jax.random.key(3), data)
   step = jax.jit(system.step)
   for number in range(sweeps):
-    state, _ = step(jax.random.key(10 + number), state, data)
+    state = step(jax.random.key(10 + number), state, data)
   return state.items, state.hyper
 
 
@@ -472,7 +472,7 @@ def test_noise_has_the_scale_that_was_calibrated():
   system = dpals.dpals(config)
   state = system.init(jax.random.key(0), data)
   sums = np.asarray(integer_sums(state.items, state.hyper, data), float)
-  after, _ = jax.jit(system.step)(jax.random.key(1), state, data)
+  after = jax.jit(system.step)(jax.random.key(1), state, data)
   seen = after.items.sums
   precision = np.asarray(seen.precision, float)
   noisy = [
@@ -579,9 +579,8 @@ def test_user_ids_are_not_beside_the_model(tmp_path, small_ratings):
   system = dpals.dpals(config)
   state = system.init(jax.random.key(0), data)
   folder = runs.prepare(tmp_path / 'run')
-  runs.write_model(
-    folder, system, jax.random.key(1), state, data, small_ratings
-  )
+  model = system.model(state, data)
+  runs.write_model(folder, model, system.guarantee, small_ratings)
   files.write_json(folder / runs.FINISHED, {})
   ids = json.loads((folder / 'ids.json').read_text())
   assert 'users' not in ids

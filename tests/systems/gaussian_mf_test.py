@@ -18,6 +18,7 @@ from dpmf_jax.plans.gaussian_mf import (
 )
 from dpmf_jax.ratings.table import from_arrays
 from dpmf_jax.rows import training_data
+from dpmf_jax.systems import gaussian_mf as module
 from dpmf_jax.systems.gaussian_mf import gaussian_mf
 from dpmf_jax.training import fit
 
@@ -51,7 +52,7 @@ def test_without_noise_a_step_is_algorithm_1(small_ratings, ridge):
   state = without_noise(system.init(jax.random.key(0), data))
   want = tuple(np.asarray(f, np.float64) for f in state.factors)
   for number in range(3):
-    state, _ = jax.jit(system.step)(jax.random.key(number), state, data)
+    state = jax.jit(system.step)(jax.random.key(number), state, data)
     want = oracles.gaussian_mf_step(
       small_ratings, *want, step_size=0.01, ridge=ridge, clip_norm=1.0
     )
@@ -82,8 +83,8 @@ def noise_of_a_step(config, ratings):
   system = gaussian_mf(config)
   state = system.init(jax.random.key(0), data)
   key = jax.random.key(1)
-  noisy, _ = jax.jit(system.step)(jax.random.clone(key), state, data)
-  clean, _ = jax.jit(system.step)(key, without_noise(state), data)
+  noisy = jax.jit(system.step)(jax.random.clone(key), state, data)
+  clean = jax.jit(system.step)(key, without_noise(state), data)
   return [
     np.asarray((b - a) / config.step_size).ravel()
     for a, b in zip(noisy.factors, clean.factors, strict=True)
@@ -132,7 +133,7 @@ def noiseless_gradients(config, ratings, seed, size):
     state.factors,
   )
   state = state._replace(factors=factors)
-  after, _ = jax.jit(system.step)(jax.random.key(0), state, data)
+  after = jax.jit(system.step)(jax.random.key(0), state, data)
   return [
     np.asarray(a, np.float64) - np.asarray(b, np.float64)
     for a, b in zip(factors, after.factors, strict=True)
@@ -192,18 +193,19 @@ def test_changing_any_value_moves_gradients_by_at_most_sensitivity(
     assert largest > 0.99 * exact
 
 
-def test_no_state_makes_a_nan_that_tells_who_rated_what():
+def test_no_state_makes_a_nan_that_tells_who_rated_what(monkeypatch):
   ratings = spread_ratings()
-  system = gaussian_mf(sound(ridge=1e30, step_size=1e10, steps=40))
+  system = gaussian_mf(sound(steps=40))
+  monkeypatch.setattr(module, '_update', lambda *args: args[2:])
   data = training_data(ratings)
   state = without_noise(system.init(jax.random.key(0), data))
   for bad in (jnp.inf, -jnp.inf, jnp.nan, 3e38):
     factors = jax.tree.map(lambda f: f.at[0, 0].set(bad), state.factors)  # noqa: B023
     start = state._replace(factors=factors)
-    _, info = jax.jit(system.step)(jax.random.key(0), start, data)
+    step = jax.jit(lambda *args: system.step(*args))  # traced anew
+    gradient = step(jax.random.key(0), start, data)
     # The gradients that get noise are finite whatever was released before.
-    assert np.isfinite(info.user_gradient_norm)
-    assert np.isfinite(info.item_gradient_norm)
+    assert all(np.isfinite(side).all() for side in gradient)
 
 
 def test_too_many_users_for_the_lattice_are_refused():
@@ -279,7 +281,7 @@ def test_paper_releases_user_factors_only_and_sound_both(small_ratings):
   for config, sides in ((paper(), 1), (sound(), 2)):
     system = gaussian_mf(config)
     state = fit(system, jax.random.key(0), data)
-    release = system.release(jax.random.key(1), state, data)
+    release = system.release(state, data)
     assert sum(side is not None for side in release.factors) == sides
     assert len(system.guarantee.released) >= sides
 

@@ -32,7 +32,7 @@ def jitted(step):
 
 def after(system, data, state, **settings):
   state = state._replace(langevin=state.langevin._replace(**settings))
-  return jitted(system.step)(jax.random.key(2), state, data)[0].factors
+  return jitted(system.step)(jax.random.key(2), state, data).factors
 
 
 def test_a_step_moves_by_the_mean_of_the_gradients(small_ratings):

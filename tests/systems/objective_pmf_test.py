@@ -261,7 +261,7 @@ def test_without_noise_items_are_the_shrunk_solution(
   system = objective_pmf(sound(relation, shift=0), given)
   data = training_data(small_ratings)
   state = without_noise(system.init(jax.random.key(0), data))
-  after, _ = jax.jit(system.step)(jax.random.key(1), state, data)
+  after = jax.jit(system.step)(jax.random.key(1), state, data)
   matrix, vector = plain_sums(small_ratings, features, 3.0)
   want = shrunk_oracle(matrix, vector, 0.0, 0.35)
   rated = np.bincount(small_ratings.item, minlength=40) >= rank
@@ -284,13 +284,12 @@ def test_with_noise_items_are_what_the_noisy_sums_give(
     assert np.linalg.eigvalsh(matrix).min() < 0  # some have to be floored
   data = training_data(small_ratings)
   state = system.init(jax.random.key(0), data)
-  after, info = jax.jit(system.step)(jax.random.key(7), state, data)
+  after = jax.jit(system.step)(jax.random.key(7), state, data)
   dimension = settings.dimension(config, rank)
   variance = settings.noise_scale(config, rank) ** 2 * (dimension + 1)
   want = shrunk_oracle(matrix, vector, variance, 0.35)
   found = np.asarray(after.factors.item)[:, :-1]
   np.testing.assert_allclose(found, want, rtol=1e-3, atol=1e-4)
-  np.testing.assert_allclose(info.item_norm, np.linalg.norm(want), rtol=1e-3)
   assert np.isfinite(found).all()
 
 
@@ -314,7 +313,7 @@ def test_users_fit_a_ridge_regression_of_their_own(small_ratings, rank):
     np.testing.assert_allclose(
       model.factors.user[user], want, rtol=1e-3, atol=1e-4
     )
-  release = system.release(jax.random.key(1), state, data)
+  release = system.release(state, data)
   assert release.factors.user is None
   np.testing.assert_array_equal(release.factors.item, model.factors.item)
 
@@ -380,7 +379,7 @@ def assert_stages(system, config, ratings, state, weight, etas, loss_scale):
   common = {'rate': config.step_size / weight.sum(), 'ridge': config.ridge}
   want = stage_one(ratings, *start, weight, steps=config.pmf_steps, **common)
   for number in range(config.pmf_steps):
-    state, _ = jax.jit(system.step)(jax.random.key(number), state, data)
+    state = jax.jit(system.step)(jax.random.key(number), state, data)
   close = functools.partial(np.testing.assert_allclose, rtol=2e-3, atol=5e-4)
   for a, b in zip(state.factors, want, strict=True):
     close(a, b)
@@ -388,7 +387,7 @@ def assert_stages(system, config, ratings, state, weight, etas, loss_scale):
     ratings, *want, weight, etas=etas, loss_scale=loss_scale, **common
   )
   for number in range(config.noise_steps):
-    state, _ = jax.jit(system.step)(jax.random.key(99 + number), state, data)
+    state = jax.jit(system.step)(jax.random.key(99 + number), state, data)
   for a, b in zip(state.factors, want, strict=True):
     close(a, b)
   assert system.steps == config.pmf_steps + config.noise_steps
@@ -476,8 +475,8 @@ def test_eta_has_the_claimed_scale(objective, relation, want):
   # In every step: items without ratings move by eta times the step.
   config = paper(epsilon=0.5, rank=3, ridge=0.0, noise='every_step', **fields)
   step = jax.jit(objective_pmf(config).step)
-  first, _ = step(jax.random.key(1), state, data)
-  second, _ = step(jax.random.key(2), first, data)
+  first = step(jax.random.key(1), state, data)
+  second = step(jax.random.key(2), first, data)
   etas = [
     np.asarray(a.factors.item - b.factors.item, np.float64)[1:] / 50.0
     for a, b in ((state, first), (first, second))
@@ -601,7 +600,7 @@ def test_learned_features_are_those_that_gaussian_mf_releases(small_ratings):
   features = np.asarray(mine.factors.user)
   system = objective_pmf(sound(epsilon=4.0, delta=1e-6), features)
   _, steps_key = jax.random.split(jax.random.key(3))
-  want, _ = system.step(
+  want = system.step(
     jax.random.fold_in(steps_key, 7),
     system.init(jax.random.key(0), data),
     data,

@@ -134,7 +134,7 @@ def test_nobody_elses_ratings_are_in_a_users_list(run, ratings):
 
 def test_nobody_elses_ratings_are_in_a_new_users_vector(run, ratings):
   system, state = run
-  release = system.release(jax.random.key(1), state, training_data(ratings))
+  release = system.release(state, training_data(ratings))
   width = release.factors.item.shape[1]
   chosen = Fit(np.linspace(0, 1, width), np.linspace(1, 5, width))
   model = models.model_from_release(release, ratings, fit=chosen)

@@ -414,7 +414,7 @@ def test_users_fit_a_ridge_regression_of_their_own(small_ratings, rank):
     np.testing.assert_allclose(
       model.factors.user[user], want, rtol=1e-3, atol=1e-3
     )
-  release = system.release(jax.random.key(1), state, data)
+  release = system.release(state, data)
   assert release.factors.user is None
   np.testing.assert_array_equal(release.factors.item, model.factors.item)
 

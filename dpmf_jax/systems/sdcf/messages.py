@@ -28,7 +28,6 @@ from dpmf_jax.systems.sdcf.client_blocks import (
 )
 from dpmf_jax.systems.sdcf.types import (
   Client,
-  Info,
   Public,
   Report,
   Rules,
@@ -125,7 +124,7 @@ def round_step(
   capacity.
   """
 
-  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+  def step(key: jax.Array, state: State, data: Data) -> State:
     num_items = len(state.factors.item)
     capacity = sdcf.message_capacity(data.by_user, num_items, sent)
     clients, reports, _ = all_reports(

@@ -41,7 +41,6 @@ from dpmf_jax.systems.sdcf.client_blocks import (
 )
 from dpmf_jax.systems.sdcf.types import Client as Client
 from dpmf_jax.systems.sdcf.types import Hyper as Hyper
-from dpmf_jax.systems.sdcf.types import Info as Info
 from dpmf_jax.systems.sdcf.types import Kept as Kept
 from dpmf_jax.systems.sdcf.types import Public as Public
 from dpmf_jax.systems.sdcf.types import Report as Report
@@ -349,7 +348,7 @@ def round_step(
   `told` gives the part of what is shared that `Sent.shared` is about.
   """
 
-  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+  def step(key: jax.Array, state: State, data: Data) -> State:
     hyper, item = state.hyper, state.factors.item
     capacity = message_capacity(data.by_user, len(item), sent)
     clients_key, item_key, side_key = jax.random.split(key, 3)
@@ -379,7 +378,7 @@ def after_round(
   *,
   optimizer: optax.GradientTransformation,
   average: Average,
-) -> tuple[State, Info]:
+) -> State:
   """The state once the clients have moved and the server has `total`."""
   server = server_apply(
     Server(
@@ -397,6 +396,7 @@ def after_round(
   )
   moved = state._replace(
     factors=Factors(clients.factors, server.item),
+    sent=total.received.sum(),
     kept=clients.kept,
     optimizer=server.optimizer,
     round=server.round,
@@ -404,8 +404,7 @@ def after_round(
     shared=server.shared,
   )
   # A run has a fixed number of steps: after it has stopped they do nothing.
-  state = frozen_if(state.stopped > 0, state, moved)
-  return state, info(state, total)
+  return frozen_if(state.stopped > 0, state, moved)
 
 
 def clients_of(state: State) -> Client:
@@ -426,18 +425,6 @@ def public_of(state: State) -> Public:
     side=hyper.side,
     shared=state.shared,
     features=None if state.features is None else state.features.item,
-  )
-
-
-def info(state: State, total: Total) -> Info:
-  kept = state.kept
-  return Info(
-    sent=total.received.sum(),
-    unsafe_unsent=kept.unsent.sum(),
-    unsafe_unsolved=state.unsolved,
-    unsafe_inactive=(~kept.active).sum(),
-    unsafe_converged=(kept.converged & kept.active).sum(),
-    unsafe_stopped=state.stopped,
   )
 
 
@@ -469,6 +456,7 @@ def start(
     round=jnp.int32(0),
     stopped=jnp.int32(0),
     unsolved=unsolved,
+    sent=jnp.float32(0),
     blocks=blocks,
     hyper=Hyper(
       langevin=sgld.langevin(ridge_key, config, rows),
@@ -483,13 +471,6 @@ def start(
 def model(state: State, data: Data) -> Release:
   del data
   return Release(state.factors, jnp.float32(0))
-
-
-def release(key: jax.Array, state: State, data: Data) -> Release:
-  """Item factors: user factors never leave the clients."""
-  del key
-  released = model(state, data)
-  return released._replace(factors=released.factors._replace(user=None))
 
 
 def hardly_moved(

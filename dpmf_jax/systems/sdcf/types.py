@@ -127,30 +127,11 @@ class State(NamedTuple):
   round: jax.Array  # int32, rounds done
   stopped: jax.Array  # int32, the round after which it stopped, or 0
   unsolved: jax.Array  # int32, clients with clipped p and q
+  sent: jax.Array  # gradients that the server got in the last round
   blocks: Blocks
   hyper: Hyper
   shared: Any = None  # what is public and of no single item
   features: Any = None  # Factors of [U, F] and [I, G]
-
-
-class Info(NamedTuple):
-  """Diagnostics of a round.
-
-  Attributes:
-    sent: gradients received; the server counts them.
-    unsafe_unsent: gradients that messages had no room for.
-    unsafe_unsolved: clients whose p and q had to be clipped to [0, 1].
-    unsafe_inactive: clients without ratings, which never take part.
-    unsafe_converged: clients that last said that they had converged.
-    unsafe_stopped: the round after which training stopped; 0 if it goes on.
-  """
-
-  sent: jax.Array
-  unsafe_unsent: jax.Array
-  unsafe_unsolved: jax.Array
-  unsafe_inactive: jax.Array
-  unsafe_converged: jax.Array
-  unsafe_stopped: jax.Array
 
 
 class Public(NamedTuple):

@@ -33,7 +33,6 @@ from dpmf_jax.mechanisms.clipping import clip_rows
 from dpmf_jax.plans.untrusted_pmf import (
   UntrustedPMFConfig,
   Users,
-  View,
   share_scale,
 )
 from dpmf_jax.rows import Data, Rows
@@ -70,12 +69,6 @@ class State(NamedTuple):
   sums: jax.Array  # [2, I, D] int32, of the last two rounds, as received
   done: jax.Array  # int32, rounds so far
   hyper: Hyper
-
-
-class Info(NamedTuple):
-  """Diagnostics of a round; user factors are trained without noise."""
-
-  unsafe_item_gradient_norm: jax.Array
 
 
 def fraction_bits(config: UntrustedPMFConfig, num_users: int) -> int:
@@ -220,7 +213,7 @@ def _still(online: jax.Array, new: Any, old: Any) -> Any:
 def rounds_step(users: Users):
   """The step, a round; one object for equal arguments."""
 
-  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+  def step(key: jax.Array, state: State, data: Data) -> State:
     hyper, factors = state.hyper, state.factors
     share_key, online_key, round_key = jax.random.split(key, 3)
     scales, noise = jax.lax.cond(
@@ -249,7 +242,7 @@ def rounds_step(users: Users):
     if users == 'dynamic':
       moved = _still(online, moved, factors)
       optimizer = _still(online, optimizer, state.optimizer)
-    state = state._replace(
+    return state._replace(
       factors=moved,
       optimizer=optimizer,
       noise_scales=scales,
@@ -257,7 +250,6 @@ def rounds_step(users: Users):
       sums=jnp.stack([state.sums[1], sums]),
       done=state.done + 1,
     )
-    return state, Info(jnp.linalg.norm(gradient))
 
   return step
 
@@ -281,37 +273,27 @@ def rounds_model(state: State, data: Data) -> Release:
   return Release(state.factors, jnp.float32(0))
 
 
-@functools.cache
-def rounds_release(view: View):
-  """`release` for what a party sees."""
+def _recommender(key: jax.Array, state: State, data: Data) -> RecommenderView:
+  del key, data
+  return RecommenderView(
+    PublicView(state.factors.item, jnp.float32(0)),
+    sums=state.sums,
+    noise_scales=state.noise_scales,
+  )
 
-  def public(key: jax.Array, state: State, data: Data) -> Release:
-    del key
-    release = rounds_model(state, data)
-    return release._replace(factors=release.factors._replace(user=None))
 
-  def recommender(key: jax.Array, state: State, data: Data) -> RecommenderView:
-    release = public(key, state, data)
-    return RecommenderView(
-      PublicView(release.factors.item, release.offset),
-      sums=state.sums,
-      noise_scales=state.noise_scales,
-    )
+def _third_party(key: jax.Array, state: State, data: Data) -> ThirdPartyView:
+  rows, factors = data.by_item, state.factors
+  item = take(factors.item, rows.row)[:, :, None]
+  item = jnp.broadcast_to(item, (*rows.column.shape, item.shape[-1]))
+  counts = gradient_counts(
+    take(factors.user, rows.column), item, rows.value, state.hyper
+  )
+  words = jax.lax.bitcast_convert_type(counts, jnp.uint32)
+  masks = jax.random.bits(key, words.shape, 'uint32')
+  reports = (words + masks).reshape(-1, words.shape[-1])
+  return ThirdPartyView(PublicView(factors.item, jnp.float32(0)), reports)
 
-  def third_party(key: jax.Array, state: State, data: Data) -> ThirdPartyView:
-    rows, factors = data.by_item, state.factors
-    item = take(factors.item, rows.row)[:, :, None]
-    item = jnp.broadcast_to(item, (*rows.column.shape, item.shape[-1]))
-    counts = gradient_counts(
-      take(factors.user, rows.column), item, rows.value, state.hyper
-    )
-    words = jax.lax.bitcast_convert_type(counts, jnp.uint32)
-    masks = jax.random.bits(key, words.shape, 'uint32')
-    reports = (words + masks).reshape(-1, words.shape[-1])
-    return ThirdPartyView(PublicView(factors.item, jnp.float32(0)), reports)
 
-  return {
-    'public': public,
-    'recommender': recommender,
-    'third_party': third_party,
-  }[view]
+# What parties see, for the auditor.
+VIEWS = {'recommender': _recommender, 'third_party': _third_party}

@@ -12,6 +12,7 @@ Shapes: T = D (D + 1) / 2, W = T + D.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -25,7 +26,6 @@ from dpmf_jax.mechanisms import secure_sum, shares
 from dpmf_jax.plans.untrusted_pmf import (
   FEATURE_BITS,
   UntrustedPMFConfig,
-  View,
   units_of,
 )
 from dpmf_jax.rows import Data, Rows
@@ -62,12 +62,6 @@ class State(NamedTuple):
   sums: jax.Array  # [I, W] int32, as the recommender gets them
   more: jax.Array  # [I, W] int32, what the shares of c users add to the noise
   hyper: Hyper
-
-
-class Info(NamedTuple):
-  """Diagnostics, computed after the noise."""
-
-  item_norm: jax.Array
 
 
 def feature_counts(features: ArrayLike) -> np.ndarray:
@@ -218,7 +212,7 @@ def sums_step(relation: Relation, noise_bits: int, colluding: bool):
   independent of all else, so that no proof leans on its law.
   """
 
-  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+  def step(key: jax.Array, state: State, data: Data) -> State:
     noise_key, more_key = jax.random.split(key)
     exact = statistic(data.by_item, state.features, state.hyper)
     noised = noised_columns(state.features.shape[1], relation)
@@ -232,8 +226,7 @@ def sums_step(relation: Relation, noise_bits: int, colluding: bool):
     vectors = item_vectors(sums, state.hyper)
     items = state.factors.item.at[:, :-1].set(vectors)
     factors = state.factors._replace(item=items)
-    state = state._replace(factors=factors, sums=sums, more=more)
-    return state, Info(jnp.linalg.norm(vectors))
+    return state._replace(factors=factors, sums=sums, more=more)
 
   return step
 
@@ -257,34 +250,29 @@ def sums_model(state: State, data: Data) -> Release:
 
 
 @functools.cache
-def sums_release(view: View, colluding: bool):
-  """`release` for what a party sees, together with c users or alone."""
+def views(colluding: bool) -> dict[str, Callable[..., Any]]:
+  """What parties see, together with c users or alone, for the auditor."""
 
-  def public(key: jax.Array, state: State, data: Data) -> Release:
-    return noisy_equations.equations_release(key, cast(Any, state), data)
+  def public(state: State) -> PublicView:
+    return PublicView(state.factors.item, state.hyper.center)
 
   def recommender(key: jax.Array, state: State, data: Data) -> RecommenderView:
-    release = public(key, state, data)
+    del key, data
     return RecommenderView(
-      PublicView(release.factors.item, release.offset),
+      public(state),
       sums=state.sums,
       noise_scales=None,
       told=state.more if colluding else None,
     )
 
   def third_party(key: jax.Array, state: State, data: Data) -> ThirdPartyView:
-    release = public(jax.random.clone(key), state, data)
     return ThirdPartyView(
-      PublicView(release.factors.item, release.offset),
+      public(state),
       reports=_masked_reports(key, state, data),
       told=state.more if colluding else None,
     )
 
-  return {
-    'public': public,
-    'recommender': recommender,
-    'third_party': third_party,
-  }[view]
+  return {'recommender': recommender, 'third_party': third_party}
 
 
 def _masked_reports(key: jax.Array, state: State, data: Data) -> jax.Array:
