@@ -102,7 +102,6 @@ def toy_means(config: ToyMeansConfig) -> System:
     init=init,
     step=step,
     model=model,
-    RELEASED
     steps=planned.steps,
     guarantee=planned.guarantee,
   )
