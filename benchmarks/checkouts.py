@@ -235,34 +235,36 @@ class Outcome(NamedTuple):
   """How a case went: a word, what to say of it, and what was expected."""
 
   word: str
-  remark: str = ''
+  remarks: Sequence[str] = ()
   expected: Sequence[str] = ()  # keys of EXPECTED
 
 
 def _compared(case: str, before: Path, after: Path) -> Outcome:
-  """The outcome of a case from what both wrote."""
-  old, new = (json.loads((f / 'ran.json').read_text()) for f in (before, after))
-  code = new[-1]['code']
-  message = ([f'exit code {code}'] + list(filter(None, new[-1]['stderr'])))[-1]
-  if code and not old[-1]['code']:
-    return Outcome('FAILED', message)
+  """The outcome of a case, with the first difference in each file."""
+  was, now = (json.loads((f / 'ran.json').read_text()) for f in (before, after))
+  code = now[-1]['code']
+  failed = bool(code and not was[-1]['code'])
+  message = ([f'exit code {code}'] + list(filter(None, now[-1]['stderr'])))[-1]
   old, new = _found(before), _found(after)
-  differences, expected = [], []
   random = [ps for part, ps in _RANDOM.items() if re.search(part, case)]
+  first, counts, expected = {}, collections.Counter(), []
   for place in [*old, *(place for place in new if place not in old)]:
-    was, now = old.get(place, 'nothing'), new.get(place, 'nothing')
+    values = [side.get(place, 'nothing')[:160] for side in (old, new)]
     fits = lambda pattern, place=place: fnmatch.fnmatchcase(place, pattern)
-    if was == now or any(map(fits, sum(random, ()))):
+    if old.get(place) == new.get(place) or any(map(fits, sum(random, ()))):
       continue
-    meant = [pattern for pattern in EXPECTED if fits(pattern)]
-    expected += meant
-    if not meant:
-      differences.append(f'{place}: {was[:160]} -> {now[:160]}')
-  if differences:
-    more = len(differences) - 1
-    remark = differences[0] + (f' (and {more} more)' if more else '')
-    return Outcome('DIFFERENT', remark, expected)
-  return Outcome('same', f'refused: {message}' if code else '', expected)
+    if meant := [pattern for pattern in EXPECTED if fits(pattern)]:
+      expected += meant
+    elif not failed or place in new:
+      file = place.split(' ')[0]
+      first.setdefault(file, f'{place}: {" -> ".join(values)}')
+      counts[file] += 1
+  lines = [f'{line} ({counts[file]} in it)' for file, line in first.items()]
+  if failed:
+    return Outcome('FAILED', [message, *lines], expected)
+  if lines:
+    return Outcome('DIFFERENT', lines, expected)
+  return Outcome('same', [f'refused: {message}'] if code else [], expected)
 
 
 def _outcome(case: str, before: Path, after: Path, kept: str) -> Outcome:
@@ -284,7 +286,7 @@ def _outcome(case: str, before: Path, after: Path, kept: str) -> Outcome:
   outcome = _compared(case, old, new)
   if outcome.word == 'same':
     return outcome
-  return outcome._replace(remark=f'{outcome.remark}\n  {old}\n  {new}')
+  return outcome._replace(remarks=[*outcome.remarks, f'in {old} and {new}'])
 
 
 def _commit(checkout: Path) -> str:
@@ -324,10 +326,12 @@ def main(argv: Sequence[str]) -> int:
     run = lambda case: _outcome(case, before, after, kept)
     for case, outcome in zip(cases, pool.map(run, cases), strict=True):
       counts[outcome.word] += 1
-      counts['refused'] += outcome.remark.startswith('refused')
+      counts['refused'] += outcome.word == 'same' and bool(outcome.remarks)
       expected.update(set(outcome.expected))
-      remark = outcome.remark and f': {outcome.remark}'
-      print(f'{outcome.word}  {case}{remark}', flush=True)
+      between = ': ' if outcome.word == 'same' else '\n  '
+      print(
+        f'{outcome.word}  {case}', *outcome.remarks, sep=between, flush=True
+      )
   for pattern, why in EXPECTED.items():
     print(f'expected to differ: {pattern} ({why}): {expected[pattern]} cases')
   if left_out := len(chosen) - len(cases):
