@@ -1,8 +1,10 @@
 """Laplace noise, one coordinate at a time and in all directions at once.
 
-Both are pure epsilon-DP with epsilon = 1/noise_multiplier, and both are better
-than that alone says. Their Renyi curves are known in closed form; that of the
-L2-Laplace mechanism is derived here.
+And on integers, made of shares of which some are missing: `share_loss`.
+
+Both of the former are pure epsilon-DP with epsilon = 1/noise_multiplier, and
+both are better than that alone says. Their Renyi curves are known in closed
+form; that of the L2-Laplace mechanism is derived here.
 
 L2-Laplace, the derivation. The noise x in R^D has density ~ exp(-||x||/b) and
 a neighbour moves it by v, ||v|| = Delta, epsilon = Delta/b. Use coordinates
@@ -28,13 +30,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+import numpy as np
 from scipy import special
 
 from dpmf_jax.accounting.events import (
   L2Laplace,
   Laplace,
+  checked_count,
   checked_delta,
   checked_epsilon,
   pure_epsilon,
@@ -44,6 +48,8 @@ _ULP = sys.float_info.epsilon
 # How good SciPy's Bessel functions are: 1.3e-13 was measured up to dimension
 # 200, wherever the Wronskian, which is known, was right to 1e-13.
 _BESSEL_ERROR, _WRONSKIAN_ERROR = 1e-12, 1e-13
+# Terms beyond 20 2^B add less than a^(2 * 20 2^B) < exp(-40) of a sum.
+_SHARE_SCALES = 20
 
 
 def rdp(event: Laplace | L2Laplace) -> Callable[[float], float]:
@@ -86,6 +92,52 @@ def delta_of_one(event: Laplace, epsilon: float) -> float:
     return 0.0
   gap += 2 * _ULP * (gap + 2 * epsilon)
   return min(-math.expm1(-gap / 2) * (1 + 2 * _ULP), 1.0)
+
+
+def share_loss(
+  moves: Iterable[int], *, bits: int, unknown: int, needed: int
+) -> float:
+  """The largest privacy loss where integers move under noise made of shares.
+
+  `mechanisms.shares` draws the shares. A coordinate's noise is a difference of
+  two negative binomial variables with ratio a = 1 - 2^-B, whose shape s is the
+  number of shares that are there and unknown, over the number m that makes the
+  two-sided geometric noise of the guarantee: s = 1 is that noise. The loss is
+  sup over x of ln P(noise = x) - ln P(noise = x - moves), up to the rounding of
+  floats.
+
+  Args:
+    moves: by how many units a neighbour moves each coordinate.
+    bits: B.
+    unknown: how many shares are in the sum and not known to who looks at it.
+    needed: m, the number of shares that add up to two-sided geometric noise.
+
+  Returns:
+    The sum of the moves times ln(1/a) where `unknown` >= `needed`, more with
+    fewer, and infinity with none.
+
+  Privacy: the sup is taken, not bounded. With w the law of a negative binomial
+  variable of shape s <= 1, w(g + 1) / w(g) = a (g + s) / (g + 1) is below 1 and
+  does not fall with g: w falls and is log-convex. So does, and is, their
+  difference's law f(x) = sum_g w(g) w(g + x) for x >= 0, as a sum of such
+  functions. Hence f(x) / f(x + t) is largest at x = 0: for x >= 0 by
+  convexity, and between -t and 0, where f(-x) <= f(0) and f(t + x) >= f(t).
+  Coordinates are independent, so that each takes its own largest ratio. With
+  s > 1 there is independent noise on top of the geometric one, whose ratio
+  a^-t is met in the tail.
+  """
+  moves = [abs(int(move)) for move in moves]
+  checked_count('unknown', unknown)
+  if min(checked_count('bits', bits), checked_count('needed', needed)) < 1:
+    raise ValueError(f'{bits=} and {needed=} must be at least 1')
+  if unknown >= needed or not any(moves):
+    return -math.log1p(-(2.0**-bits)) * sum(moves)
+  if not unknown:
+    return math.inf
+  terms = _SHARE_SCALES * 2**bits
+  law = _negative_binomial(unknown / needed, bits, terms + max(moves))
+  chance = lambda move: float(law[:terms] @ law[move : move + terms])
+  return sum(math.log(chance(0) / chance(move)) for move in moves)
 
 
 def _log_moment(epsilon: float, order: float) -> float:
@@ -140,3 +192,10 @@ def _largest_usable(epsilon: float, dimension: int) -> int:
       return dimension
     dimension //= 2
   return 1
+
+
+def _negative_binomial(shape: float, bits: int, size: int) -> np.ndarray:
+  """w(0 .. size - 1) of that shape, over w(0)."""
+  g = np.arange(1, size)
+  steps = np.log1p((shape - 1) / g) + math.log1p(-(2.0**-bits))
+  return np.exp(np.concatenate([[0.0], np.cumsum(steps)]))

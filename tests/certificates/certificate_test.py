@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import stated
 from certified import THREEFRY, make
 
 import dpmf_jax
 from dpmf_jax import accounting, certificates
 from dpmf_jax.certificates import wording
 from dpmf_jax.systems import SYSTEMS
-from dpmf_jax.types import Guarantee
 
 FIELDS = {
   'status', 'epsilon', 'delta', 'unit', 'relation', 'adversary', 'released',
@@ -104,20 +104,10 @@ def test_delta_is_needed():
 
 
 def plain(event, delta):
-  guarantee = Guarantee(
-    status='proved',
-    unit='user',
-    relation='replace',
-    adversary='anyone',
-    released=('answers',),
-    secret=('ratings',),
-    assumptions=(),
-    mechanism='noise',
-    event=event,
-  )
   config = SYSTEMS['nonprivate'].config(scale=(1.0, 5.0), step_size=math.inf)
   return certificates.certificate(
-    guarantee, system='plain', config=config, delta=delta, seed=None,
+    stated.guarantee(event, unit='user'), system='plain', config=config,
+    delta=delta, seed=None,
     generator=THREEFRY,
   )  # fmt: skip
 
