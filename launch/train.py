@@ -472,7 +472,7 @@ def _train() -> None:
   print(f'  RMSE {report["train_rmse"]:.4f}  this model, training ratings\n')
   if 'ranking' in report:
     print(f'{ranking.text(report["ranking"])}\n')
-  print(certificates.text(document))
+  print(wording.summary(document))
   if _LEDGER.value is not None:
     print(f'\n{ledger.summary(_LEDGER.value)}')
   print(f'\nwritten to {folder}/: {", ".join(runs.OUTPUTS)}, private/')

@@ -831,7 +831,7 @@ def test_training_is_charged_and_refused(launch, ratings_file, path, tmp_path):
   (entry,) = ledger.entries(path)
   document = files.read_json(first / 'certificate.json')
   assert entry.epsilon == document['epsilon']
-  assert repr(entry.event) == document['event']
+  assert entry.event == encoding.decode(document['event'])
   assert (entry.system, entry.variant) == ('gaussian_mf', 'sound')
   assert (entry.unit, entry.relation) == ('rating', 'add_remove')
   assert entry.what == str(first)
