@@ -65,7 +65,7 @@ def html(certificate: Mapping[str, Any]) -> str:
     for notice in notices(certificate)
   )
   body = ''.join(map(_html_section, sections(certificate)))
-  page = importlib.resources.files(__package__) / 'page.html'
+  page = importlib.resources.files('dpmf_jax.certificates') / 'page.html'
   return string.Template(page.read_text(encoding='utf-8')).substitute(
     title=mark(title(certificate)), banners=banners, body=body
   )

@@ -8,6 +8,7 @@ import pytest
 import scipy.stats
 from jax_privacy.auditing import CanaryScoreAuditor
 
+from benchmarks import planted
 from dpmf_jax import accounting, auditing, training
 from dpmf_jax.auditing import (
   bounds,
@@ -15,7 +16,6 @@ from dpmf_jax.auditing import (
   cases,
   found,
   pairs,
-  planted,
   sampling,
   search,
 )
