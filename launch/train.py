@@ -169,7 +169,7 @@ def _features(entry, ratings) -> tuple[Any, ...]:
     raise ValueError(
       f'--system={choices.SYSTEM.value} takes no --user_features'
     )
-  from dpmf_jax.ratings.features import read_user_features
+  from dpmf_jax.ratings.attributes import read_user_features
 
   return (read_user_features(ratings, path),)
 

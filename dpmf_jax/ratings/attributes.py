@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpmf_jax.ratings import tokens
-from dpmf_jax.ratings.ids import DataError
+from dpmf_jax.ratings.formats import check_users_once, read_user_table
+from dpmf_jax.ratings.ids import DataError, places
 from dpmf_jax.ratings.table import Ratings
 
 StrPath = str | os.PathLike[str]
@@ -115,6 +116,44 @@ def movielens(ratings: Ratings, folder: StrPath) -> Attributes:
     user_names=names,
     item_names=GENRES,
   )
+
+
+def read_user_features(
+  ratings: Ratings, path: str | os.PathLike[str]
+) -> np.ndarray:
+  """[U, 1 + D] features of norm <= 1 for the users of `ratings`.
+
+  The first is a constant, with which items have means; the others are those
+  of the file, divided by the largest norm of any of its lines. Half of the
+  squared norm goes to either.
+
+  Args:
+    ratings: whose users need a line each.
+    path: a text file of user,number,number,..., with or without a header that
+      names the user. Lines of other users count for the largest norm only.
+
+  Privacy: the file must be public, and known without looking at the ratings.
+  """
+  table = read_user_table(path)
+  value = np.asarray(table.value, np.float64)
+  good = np.isfinite(value).all(axis=1)
+  if not good.all():
+    raise DataError(f'{table.where(int((~good).argmax()))}: is not finite')
+  check_users_once(table)
+  ids, index = table.users
+  place = places(ratings.user_ids, ids)[index]
+  known = np.flatnonzero(place >= 0)
+  missing = np.setdiff1d(np.arange(ratings.num_users), place[known])
+  if len(missing):
+    raise DataError(
+      f'{path}: {len(missing)} user(s) have no line, the first is '
+      f'{ratings.user_ids[missing[0]]}'
+    )
+  features = np.empty((ratings.num_users, value.shape[1]))
+  features[place[known]] = value[known]
+  largest = np.linalg.norm(value, axis=1).max() or 1.0
+  constant = np.ones((ratings.num_users, 1))
+  return np.hstack([constant, features / largest]) * 0.5**0.5
 
 
 def _table(ids, known, width: int, folder, role: str) -> np.ndarray:

@@ -20,8 +20,7 @@ import numpy as np
 from dpmf_jax.ratings import tokens
 from dpmf_jax.ratings.ids import DataError, Where, factorize
 from dpmf_jax.ratings.table import Duplicates, Ratings, assemble, check_scale
-from dpmf_jax.ratings.titles import read_titles as read_titles
-from dpmf_jax.ratings.writing import write as write
+from dpmf_jax.ratings.titles import read_titles
 
 FORMATS = (
   'auto', 'u.data', 'ratings.dat', 'csv', 'tsv', 'text', 'inter', 'netflix',

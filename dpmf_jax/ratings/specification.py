@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +35,7 @@ def with_epsilon(ratings: Ratings, epsilon: Any) -> Ratings:
   """`ratings` whose i-th rating is to have epsilon[i]; scalars are for all."""
   if np.ndim(epsilon) == 0:
     epsilon = np.full(len(ratings), epsilon)
-  return dataclasses.replace(ratings, epsilon=epsilon)
+  return dataclasses.replace(ratings, epsilon=epsilon, unique=True)
 
 
 class Fractions(NamedTuple):
@@ -100,17 +100,6 @@ def from_users(ratings: Ratings, epsilon: Mapping[Any, float]) -> Ratings:
   )
 
 
-def from_function(
-  ratings: Ratings, epsilon: Callable[[Any, Any], float]
-) -> Ratings:
-  """`ratings` with epsilon(user id, item id), which never sees a value."""
-  users = ratings.user_ids[ratings.user].tolist()
-  items = ratings.item_ids[ratings.item].tolist()
-  return with_epsilon(
-    ratings, [epsilon(u, i) for u, i in zip(users, items, strict=True)]
-  )
-
-
 def from_column(
   ratings: Ratings, path: str | os.PathLike[str], column: str, **options: Any
 ) -> Ratings:
@@ -127,8 +116,8 @@ def from_column(
   """
   table = read_column(path, column, **options)
   value = _checked(table.value, column, table.where)
-  user = places(*table.users, ratings.user_ids)
-  item = places(*table.items, ratings.item_ids)
+  user = places(ratings.user_ids, table.users[0])[table.users[1]]
+  item = places(ratings.item_ids, table.items[0])[table.items[1]]
   known = np.flatnonzero((user >= 0) & (item >= 0))
   pair = user[known] * ratings.num_items + item[known]
   wanted = ratings.user.astype(np.int64) * ratings.num_items + ratings.item
@@ -151,7 +140,8 @@ def from_user_file(ratings: Ratings, path: str | os.PathLike[str]) -> Ratings:
   twice is an error.
   """
   table = _user_table(path)
-  place = places(*table.users, ratings.user_ids)
+  ids, index = table.users
+  place = places(ratings.user_ids, ids)[index]
   users = ratings.user_ids.tolist()
   known = zip(place.tolist(), table.value.tolist(), strict=True)
   return from_users(ratings, {users[k]: v for k, v in known if k >= 0})

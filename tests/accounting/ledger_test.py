@@ -23,7 +23,7 @@ from dpmf_jax.accounting import (
   ledger,
   ledger_file,
 )
-from dpmf_jax.ratings import formats
+from dpmf_jax.ratings import writing
 from dpmf_jax.ratings.synthetic import synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -806,7 +806,7 @@ def test_killed_writers_never_under_count(path):
 @pytest.fixture(scope='module')
 def ratings_file(tmp_path_factory):
   path = tmp_path_factory.mktemp('ledger') / 'mine.csv'
-  formats.write(
+  writing.write(
     synthetic(num_users=40, num_items=30, num_ratings=500, seed=3), path
   )
   return path

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmf_jax.ratings import formats
+from dpmf_jax.ratings import formats, writing
 from dpmf_jax.ratings import specification as s
 from dpmf_jax.ratings.splits import random_split, uniforms
 from dpmf_jax.ratings.synthetic import synthetic
@@ -116,7 +116,7 @@ def test_wrong_fractions_are_named(changes, message):
     s.from_fractions(table(), **({'seed': 0} | changes))
 
 
-def test_by_hand_by_user_and_by_function():
+def test_by_hand_and_by_user():
   assert s.with_epsilon(table(), 0.5).epsilon.tolist() == [0.5] * 3
   assert s.with_epsilon(table(), [1, 2, 3]).epsilon.tolist() == [1, 2, 3]
   level = {'a': 0.5, 'b': 2, 'unknown': 7.0}
@@ -125,8 +125,6 @@ def test_by_hand_by_user_and_by_function():
   assert s.from_users(only_a, {'a': 1.0}).epsilon.tolist() == [1.0]
   numbered = s.from_users(table((7, 7, 9)), {7: 1.0, 9: 2.0})
   assert numbered.epsilon.tolist() == [1.0, 1.0, 2.0]
-  rule = lambda user, item: len(user) / item
-  assert s.from_function(table(), rule).epsilon.tolist() == [1.0, 0.5, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +135,6 @@ def test_by_hand_by_user_and_by_function():
     (lambda t: s.from_users(t, {'b': 1.0}), "1 user.* have no .* first is 'a'"),
     (lambda t: s.from_users(t, {'a': 1.0, 'b': -1.0}), "user 'b': epsilon -1"),
     (lambda t: s.from_users(t, {'a': 1.0, 'b': None}), 'not all .* numbers'),
-    (lambda t: s.from_function(t, lambda u, i: 2 - i), 'row 1: epsilon 0.0'),
   ],
 )
 def test_wrong_epsilons_are_named(make, message):
@@ -191,7 +188,7 @@ def test_ids_are_compared_as_text(tmp_path):
 @pytest.mark.parametrize('format', ['csv', 'tsv', 'inter'])
 def test_what_is_written_is_read_back(tmp_path, small_ratings, format):
   given = s.from_fractions(small_ratings, seed=3)
-  path = formats.write(given, tmp_path / f'ratings.{format}', format)
+  path = writing.write(given, tmp_path / f'ratings.{format}', format)
   plain = formats.read(path, scale=(1, 5))
   assert plain.epsilon is None
   assert by_ids(s.from_column(plain, path, 'epsilon')) == by_ids(given)
