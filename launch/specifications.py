@@ -10,7 +10,7 @@ import numpy as np
 from absl import flags
 
 if TYPE_CHECKING:  # --help should not wait for it
-  from dpmf_jax.ratings.specification import Levels
+  from dpmf_jax.ratings.specification import AskedEpsilons
   from dpmf_jax.ratings.table import Ratings
 
 _COLUMN = flags.DEFINE_string(
@@ -135,16 +135,16 @@ def _rule() -> Any:
   return number
 
 
-def levels() -> Levels | None:
+def asked() -> AskedEpsilons | None:
   """The public distribution of epsilons; None where only ratings have them."""
   from dpmf_jax.ratings import specification
 
   if _FILE.value is not None:
-    return specification.user_file_levels(_FILE.value)
+    return specification.asked_by_user_file(_FILE.value)
   if _SPECIFICATION.value == 'fractions':
     fractions = _fractions()
     del fractions['seed']
-    return specification.fraction_levels(**fractions)
+    return specification.asked_by_fractions(**fractions)
   return None
 
 
@@ -157,7 +157,7 @@ def threshold(*, method: Literal['weights', 'sampling']) -> float | None:
   rule = _rule()
   if isinstance(rule, float):
     return rule
-  public = levels()
+  public = asked()
   assert public is not None  # see `check`
   return accounting.personal_threshold(
     public.epsilon, rule, public.share, method=method
@@ -171,7 +171,7 @@ def summary(epsilons: np.ndarray) -> dict[str, Any]:
   values, counts = np.unique(epsilons, return_counts=True)
   share = counts / counts.sum()
   return specification.summary(
-    specification.Levels(values, share, 'the training ratings')
+    specification.AskedEpsilons(values, share, 'the training ratings')
   )
 
 

@@ -407,7 +407,7 @@ def _train() -> None:
     run=run,
     parameters=public,
     lists=lists,
-    personal=own and own.statement(config, specifications.levels(), rank),
+    personal=own and own.statement(config, specifications.asked(), rank),
   )
   report = {
     'note': 'computed from the ratings without noise: not covered by the '

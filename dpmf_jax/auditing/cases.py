@@ -22,7 +22,7 @@ class Case(NamedTuple):
     start: what is known of the initial state; see `sampling.sampler`.
     ranges: setting -> (lowest, highest), over which the search for worse
       cases looks, on a logarithmic scale; integers stay integers.
-    level: the epsilon that the specification gives each rating, for
+    own_epsilon: the epsilon that the specification gives each rating, for
       personalised systems; it is what is stated, then.
     view: (key, state, data) -> what the adversary sees, where that is more
       than the release.
@@ -31,7 +31,7 @@ class Case(NamedTuple):
   settings: Mapping[str, Any]
   start: Start
   ranges: Mapping[str, tuple[float, float]] = {}
-  level: float | None = None
+  own_epsilon: float | None = None
   view: Callable[..., Any] | None = None
 
 
@@ -180,14 +180,16 @@ CASES: dict[tuple[str, str], tuple[Case, ...]] = {
     Case(
       {**_PURE, 'relation': 'add_remove', 'epsilon': 4.0, 'method': method},
       'random',
-      level=level,
+      own_epsilon=own_epsilon,
     )
     for method in ('weights', 'sampling')
-    for level in (1.0, 4.0)
+    for own_epsilon in (1.0, 4.0)
   ),
   ('personalized_pmf', 'paper'): (
     Case(
-      {**_PMF, 'relation': 'add_remove', 'epsilon': 1.0}, 'random', level=1.0
+      {**_PMF, 'relation': 'add_remove', 'epsilon': 1.0},
+      'random',
+      own_epsilon=1.0,
     ),
   ),
   # The server sees the answers, or the noisy sums, themselves. Without factors

@@ -84,7 +84,7 @@ def balance(
   labels are. It is within 2^BITS + |push| / slope of 0, where the search
   starts: beyond all labels no residual pulls back.
   """
-  rows = dataclasses.replace(rows, value=label, level=None)
+  rows = dataclasses.replace(rows, value=label, epsilon=None)
   reach = jnp.ceil(jnp.abs(push) / slope * (1 + ERROR)).astype(jnp.int32)
   reach = jnp.minimum(reach, MOST_PLACE) + 2**BITS + 1
 

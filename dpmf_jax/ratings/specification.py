@@ -147,7 +147,7 @@ def from_user_file(ratings: Ratings, path: str | os.PathLike[str]) -> Ratings:
   return from_users(ratings, {users[k]: v for k, v in known if k >= 0})
 
 
-class Levels(NamedTuple):
+class AskedEpsilons(NamedTuple):
   """The public distribution of epsilons, which no rating has a part in.
 
   From it come the threshold (`accounting.personal_threshold`) and what a
@@ -159,7 +159,7 @@ class Levels(NamedTuple):
   whole: str
 
 
-def fraction_levels(**fractions: float) -> Levels:
+def asked_by_fractions(**fractions: float) -> AskedEpsilons:
   """The distribution that `from_fractions` draws from.
 
   A range of epsilons is given by its two ends and 999 points in between, those
@@ -181,27 +181,29 @@ def fraction_levels(**fractions: float) -> Levels:
       shares.append(share)
   share = np.concatenate(shares)
   whole = 'all pairs of a user and an item, rated or not'
-  return Levels(np.concatenate(points), share / share.sum(), whole)
+  return AskedEpsilons(np.concatenate(points), share / share.sum(), whole)
 
 
-def user_file_levels(path: str | os.PathLike[str]) -> Levels:
+def asked_by_user_file(path: str | os.PathLike[str]) -> AskedEpsilons:
   """The distribution over the users of a file, as `from_user_file` reads it.
 
   Every user in it counts once, with ratings or without.
   """
   value, count = np.unique(_user_table(path).value, return_counts=True)
   share = count / count.sum()
-  return Levels(value.astype(np.float64), share, 'the users in the public file')
+  return AskedEpsilons(
+    value.astype(np.float64), share, 'the users in the public file'
+  )
 
 
-def summary(levels: Levels, bins: int = 10) -> dict[str, Any]:
+def summary(asked: AskedEpsilons, bins: int = 10) -> dict[str, Any]:
   """Least, quartiles, largest and mean epsilon, and a histogram, for JSON.
 
   A quartile is the least epsilon that so many have at most. The histogram has
   equal bins from 0 to the largest; an epsilon on an edge is in the lower bin.
   """
-  order = np.argsort(levels.epsilon, kind='stable')
-  epsilon, share = levels.epsilon[order], levels.share[order]
+  order = np.argsort(asked.epsilon, kind='stable')
+  epsilon, share = asked.epsilon[order], asked.share[order]
   reached = np.cumsum(share)
   last = len(epsilon) - 1
   quartiles = [
@@ -211,7 +213,7 @@ def summary(levels: Levels, bins: int = 10) -> dict[str, Any]:
   edges = np.linspace(0.0, epsilon[-1], bins + 1)
   place = np.clip(np.searchsorted(edges, epsilon) - 1, 0, bins - 1)
   return {
-    'of': levels.whole,
+    'of': asked.whole,
     'least': float(epsilon[0]),
     'quartiles': quartiles,
     'largest': float(epsilon[-1]),

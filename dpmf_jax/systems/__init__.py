@@ -33,7 +33,7 @@ from dpmf_jax.types import System
 class Personal(NamedTuple):
   """What a personalised system says of ratings' own epsilons."""
 
-  statement: Callable[..., dict[str, Any]]  # (config, Levels | None)
+  statement: Callable[..., dict[str, Any]]  # (config, AskedEpsilons | None)
   accounted: Callable[..., Any]  # (config, epsilons) -> epsilons
 
 

@@ -10,7 +10,7 @@ import sdcf_claims
 from dpmf_jax import accounting
 from dpmf_jax.accounting import L2Laplace, Laplace
 from dpmf_jax.accounting.personalized import laplace_weights
-from dpmf_jax.ratings.specification import fraction_levels
+from dpmf_jax.ratings.specification import asked_by_fractions
 
 EPSILONS = np.array([0.1, 0.15, 0.5, 1.0])
 
@@ -98,9 +98,9 @@ def test_the_best_threshold_has_the_smallest_error(method, size):
 
 def test_the_best_threshold_is_the_published_one():
   # Zhang et al. find about 0.7 for these fractions.
-  levels = fraction_levels()
+  asked = asked_by_fractions()
   t = accounting.personal_threshold(
-    levels.epsilon, 'best', levels.share, method='sampling'
+    asked.epsilon, 'best', asked.share, method='sampling'
   )
   assert 0.65 < t < 0.8
 

@@ -253,7 +253,7 @@ def test_wrong_files_of_users_are_located(tmp_path, text, message):
    {'conservative': 0, 'moderate': 0, 'highest': 2}],
 )  # fmt: skip
 def test_the_distribution_is_that_of_the_draws(many, fractions):
-  levels = s.fraction_levels(**fractions)
+  levels = s.asked_by_fractions(**fractions)
   drawn = np.sort(s.from_fractions(many, seed=0, **fractions).epsilon)
   assert levels.share.sum() == pytest.approx(1)
   assert levels.epsilon.min() <= drawn[0]
@@ -270,28 +270,28 @@ def test_the_distribution_is_that_of_the_draws(many, fractions):
 
 def test_the_mean_of_fractions_is_exact():
   by_hand = 0.54 * 0.15 + 0.37 * 0.6 + 0.09 * 1
-  levels = s.fraction_levels()
+  levels = s.asked_by_fractions()
   assert levels.share @ levels.epsilon == pytest.approx(by_hand, rel=1e-12)
   assert (levels.epsilon.min(), levels.epsilon.max()) == (0.1, 1.0)
   # Nobody asks for the highest: the largest is the end of the last range.
-  assert s.fraction_levels(conservative=1, moderate=0).epsilon.max() == 0.2
+  assert s.asked_by_fractions(conservative=1, moderate=0).epsilon.max() == 0.2
   with pytest.raises(DataError, match='must be fractions'):
-    s.fraction_levels(conservative=0.7)
+    s.asked_by_fractions(conservative=0.7)
   with pytest.raises(TypeError, match='seed'):
-    s.fraction_levels(seed=0)
+    s.asked_by_fractions(seed=0)
 
 
 def test_users_of_a_file_count_once_with_ratings_or_without(tmp_path):
   users = write(tmp_path, 'a,0.5\nz,1\nb,2\nc,2\n', 'users.csv')
-  levels = s.user_file_levels(users)
+  levels = s.asked_by_user_file(users)
   assert levels.epsilon.tolist() == [0.5, 1.0, 2.0]
   assert levels.share.tolist() == [0.25, 0.25, 0.5]
   with pytest.raises(DataError, match='is there before'):
-    s.user_file_levels(write(tmp_path, 'a,1\na,2\n', 'twice.csv'))
+    s.asked_by_user_file(write(tmp_path, 'a,1\na,2\n', 'twice.csv'))
 
 
 def test_a_distribution_in_a_few_numbers():
-  levels = s.Levels(
+  levels = s.AskedEpsilons(
     np.array([2.0, 0.5, 1.0]), np.array([0.5, 0.25, 0.25]), 'three'
   )
   assert s.summary(levels, bins=4) == {
@@ -305,10 +305,10 @@ def test_a_distribution_in_a_few_numbers():
       'shares': [0.25, 0.25, 0.0, 0.5],
     },
   }
-  alone = s.summary(s.Levels(np.array([0.3]), np.array([1.0]), 'one'))
+  alone = s.summary(s.AskedEpsilons(np.array([0.3]), np.array([1.0]), 'one'))
   assert alone['quartiles'] == [0.3] * 3
   assert alone['histogram']['shares'][-1] == 1
-  nothing = s.summary(s.Levels(np.zeros(2), np.full(2, 0.5), 'left out'))
+  nothing = s.summary(s.AskedEpsilons(np.zeros(2), np.full(2, 0.5), 'left out'))
   assert (nothing['mean'], nothing['histogram']['shares'][0]) == (0, 1)
 
 
