@@ -440,7 +440,7 @@ def test_thresholds_that_cannot_be(with_flags, words, message):
 def test_thresholds_by_flags(with_flags, tmp_path):
   module = with_flags()
   assert module.threshold(method='weights') is None
-  assert module.levels() is None
+  assert module.asked() is None
   users = write(tmp_path, 'a,0.5\nz,7\nb,1.5\n', 'users.csv')
   for words, t in (
     (['--threshold=0.25', '--epsilon_column=x'], 0.25),
