@@ -17,7 +17,9 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from numbers import Real
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar, dataclass_transform
+
+_T = TypeVar('_T')
 
 # Keeps every square and reciprocal of a noise multiplier a normal float.
 _SMALLEST_MULTIPLIER = 1e-100
@@ -124,15 +126,22 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _check_fields(event: Any) -> None:
-  # A frozen field is set once, when it is made, so that equal events compare
-  # equal whether they were given NumPy or Python numbers.
-  for field in fields(event):
-    value = _CHECKS[field.name](getattr(event, field.name))
-    object.__setattr__(event, field.name, value)
+@dataclass_transform(frozen_default=True)
+def _event(kind: type[_T]) -> type[_T]:
+  """A frozen dataclass whose fields are checked when it is made."""
+
+  def check(event: Any) -> None:
+    # A frozen field is set once, when it is made, so that equal events compare
+    # equal whether they were given NumPy or Python numbers.
+    for field in fields(event):
+      value = _CHECKS[field.name](getattr(event, field.name))
+      object.__setattr__(event, field.name, value)
+
+  setattr(kind, '__post_init__', check)  # noqa: B010
+  return dataclass(frozen=True)(kind)
 
 
-@dataclass(frozen=True)
+@_event
 class Gaussian:
   """`count` adaptive releases with Gaussian noise, sqrt(count)/multiplier-GDP.
 
@@ -149,10 +158,8 @@ class Gaussian:
   count: int = 1
   uncovered: float = 0.0
 
-  __post_init__ = _check_fields
 
-
-@dataclass(frozen=True)
+@_event
 class Laplace:
   """`count` adaptive releases with Laplace noise, each 1/multiplier-DP.
 
@@ -172,10 +179,8 @@ class Laplace:
   noise_multiplier: float
   count: int = 1
 
-  __post_init__ = _check_fields
 
-
-@dataclass(frozen=True)
+@_event
 class L2Laplace:
   """`count` adaptive releases with noise of density ~ exp(-||x||/scale).
 
@@ -198,10 +203,8 @@ class L2Laplace:
   dimension: int | None = None
   uncovered: float = 0.0
 
-  __post_init__ = _check_fields
 
-
-@dataclass(frozen=True)
+@_event
 class Pure:
   """`count` adaptive releases, each `epsilon`-DP with delta = 0.
 
@@ -214,10 +217,8 @@ class Pure:
   count: int = 1
   uncovered: float = 0.0
 
-  __post_init__ = _check_fields
 
-
-@dataclass(frozen=True)
+@_event
 class RandomizedResponse:
   """`count` responses that keep the true one of some categories or lie evenly.
 
@@ -237,10 +238,8 @@ class RandomizedResponse:
   count: int = 1
   categories: int = 2
 
-  __post_init__ = _check_fields
 
-
-@dataclass(frozen=True)
+@_event
 class SubsampledGaussian:
   """`count` Gaussian releases, each of a fresh and secret random sample.
 
@@ -263,10 +262,8 @@ class SubsampledGaussian:
   count: int = 1
   sampling: Literal['poisson', 'without_replacement'] = 'poisson'
 
-  __post_init__ = _check_fields
 
-
-@dataclass(frozen=True)
+@_event
 class ClaimedGaussianMF:
   """`count` steps of Algorithm 1 as its paper accounts for them: a claim.
 
@@ -286,10 +283,8 @@ class ClaimedGaussianMF:
   delta_per_step: float
   count: int
 
-  __post_init__ = _check_fields
 
-
-@dataclass(frozen=True)
+@_event
 class ClaimedPure:
   """`count` releases that a paper says are `epsilon`-DP each: a claim.
 
@@ -299,8 +294,6 @@ class ClaimedPure:
 
   epsilon: float
   count: int = 1
-
-  __post_init__ = _check_fields
 
 
 @dataclass(frozen=True)

@@ -94,11 +94,13 @@ def movielens(ratings: Ratings, folder: StrPath) -> Attributes:
   """
   folder = pathlib.Path(folder)
   if (folder / 'u.user').is_file():
-    users, occupations = _users_100k(folder / 'u.user'), OCCUPATIONS
+    users = _users(folder / 'u.user', '|', 'ago', OCCUPATIONS)
+    occupations = OCCUPATIONS
     items = _items_100k(folder / 'u.item')
   elif (folder / 'users.dat').is_file():
-    users = _users_1m(folder / 'users.dat')
-    occupations = tuple(f'occupation {k}' for k in range(len(OCCUPATIONS)))
+    numbers = [str(k) for k in range(len(OCCUPATIONS))]
+    users = _users(folder / 'users.dat', '::', 'gao', numbers)
+    occupations = tuple(f'occupation {k}' for k in numbers)
     items = _items_1m(folder / 'movies.dat')
   else:
     raise DataError(
@@ -168,35 +170,25 @@ def _table(ids, known, width: int, folder, role: str) -> np.ndarray:
   return table
 
 
-def _user(age: str, gender: str, occupation: int, where: str) -> list[int]:
-  if not age.isdigit() or int(age) < 1 or gender not in GENDERS:
-    raise DataError(f'{where}: age {age!r} or gender {gender!r} is not known')
-  group = int(np.searchsorted(AGES, int(age), side='right')) - 1
-  after = len(AGES)
-  return [
-    group,
-    after + GENDERS.index(gender),
-    after + len(GENDERS) + occupation,
-  ]
-
-
-def _users_100k(path: pathlib.Path) -> dict[str, list[int]]:
-  """Lines of id|age|gender|occupation|zip."""
+def _users(
+  path: pathlib.Path, delimiter: str, order: str, occupations: Sequence[str]
+) -> dict[str, list[int]]:
+  """Lines of id, zip and, in that `order`, age, gender and occupation."""
   users = {}
-  for where, (key, age, gender, work, *_) in _lines(path, '|', 5):
-    if work not in OCCUPATIONS:
+  for where, (key, *cells) in _lines(path, delimiter, 5):
+    known = dict(zip(order, cells, strict=False))
+    age, gender, work = (known[letter] for letter in 'ago')
+    if not age.isdigit() or int(age) < 1 or gender not in GENDERS:
+      raise DataError(f'{where}: age {age!r} or gender {gender!r} is not known')
+    if work not in occupations:
       raise DataError(f'{where}: occupation {work!r} is not known')
-    users[key] = _user(age, gender, OCCUPATIONS.index(work), where)
-  return users
-
-
-def _users_1m(path: pathlib.Path) -> dict[str, list[int]]:
-  """Lines of id::gender::age::occupation::zip."""
-  users = {}
-  for where, (key, gender, age, work, *_) in _lines(path, '::', 5):
-    if not work.isdigit() or int(work) >= len(OCCUPATIONS):
-      raise DataError(f'{where}: occupation {work!r} is not known')
-    users[key] = _user(age, gender, int(work), where)
+    group = int(np.searchsorted(AGES, int(age), side='right')) - 1
+    after = len(AGES) + len(GENDERS)
+    users[key] = [
+      group,
+      len(AGES) + GENDERS.index(gender),
+      after + occupations.index(work),
+    ]
   return users
 
 

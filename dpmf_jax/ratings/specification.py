@@ -21,7 +21,7 @@ from dpmf_jax.ratings.formats import (
   Column,
   check_users_once,
   read_column,
-  read_pairs,
+  read_user_table,
 )
 from dpmf_jax.ratings.ids import Where, places
 from dpmf_jax.ratings.splits import uniforms
@@ -242,7 +242,7 @@ def _checked_fractions(fractions: Mapping[str, float]) -> Fractions:
 
 def _user_table(path: str | os.PathLike[str]) -> Column:
   """The users and epsilons of a file, each user once."""
-  table = read_pairs(path, 'epsilon')
+  table = read_user_table(path, 'epsilon')
   _checked(table.value, 'epsilon', table.where)
   check_users_once(table)
   return table

@@ -149,7 +149,7 @@ parts = st.one_of(
   st.builds(events.SubsampledGaussian, noises, st.floats(0.001, 0.5), counts),
 )
 mixtures = st.lists(parts, min_size=1, max_size=3).map(
-  lambda events: events.Composed(tuple(events))
+  lambda many: events.Composed(tuple(many))
 )
 
 
