@@ -4,7 +4,7 @@
 
 Trains SDMF as published on MovieLens-100K, reads the messages of some clients
 (`sdmf.client_report`) after the first third of the rounds, and gives them to
-`auditing.value_channel`, which knows what the server knows. Prints, for each
+`benchmarks.value_attack`, which knows what the server knows. Prints, for each
 pair (eps_g, eps_I) of claims, the area under the curve of rated against unrated
 items, among those sent twice or more, how well the client's vector is known,
 and how many ratings are read to the star. The bits alone are beside it: how
@@ -25,8 +25,7 @@ import numpy as np
 import tqdm
 from absl import flags
 
-from dpmf_jax.auditing import value_channel
-from dpmf_jax.evaluation import plots
+from benchmarks import value_attack
 from dpmf_jax.plans.sdmf import SDMFConfig
 from dpmf_jax.ratings import catalog
 from dpmf_jax.rows import training_data
@@ -74,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     pathlib.Path(_JSON.value).write_text(json.dumps(figures, indent=2) + '\n')
   if _PLOT.value:
     title = f'SDMF on {_DATASET.value}: rated items, by what clients send'
-    plots.roc(_PLOT.value, curves, title=title)
+    value_attack.draw(_PLOT.value, curves, title=title)
   return 0
 
 
@@ -85,14 +84,14 @@ def attacked(config, ratings, users, truth, label: str) -> tuple[Any, Any]:
   found, scores, rated, bits = [], [], [], []
   for client, rating in enumerate(truth):
     sent, seen = by_item(item[:, client], told[:, client], ratings.num_items)
-    one = value_channel.attack(
+    one = value_attack.attack(
       sent, seen, items, levels=levels, rating=rating, user=vector[:, client]
     )
     known = ~np.isnan(one.score)
     # Items are compared with others of the same client.
     scores.append(one.score[known] - np.median(one.score[known]))
     rated.append(~np.isnan(rating[known]))
-    bits.append(value_channel.roc(seen.sum(axis=0)[known], rated[-1]).area)
+    bits.append(value_attack.roc(seen.sum(axis=0)[known], rated[-1]).area)
     found.append(one)
   figures = {
     'area': float(np.mean([one.rated.area for one in found])),
@@ -100,7 +99,7 @@ def attacked(config, ratings, users, truth, label: str) -> tuple[Any, Any]:
     'cosine': float(np.median([one.cosine for one in found])),
     'recovered': float(np.mean([one.recovered for one in found])),
   }
-  return figures, value_channel.roc(
+  return figures, value_attack.roc(
     np.concatenate(scores), np.concatenate(rated)
   )
 

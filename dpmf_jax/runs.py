@@ -313,7 +313,7 @@ def epsilon_so_far(
   # Systems that release once spend all of it then.
   done = min(step, accounting.count_of(guarantee.event))
   return accounting.epsilon(
-    accounting.after(guarantee.event, done),
+    accounting.prefix(guarantee.event, done),
     delta or accounting.uncovered(guarantee),
   )
 

@@ -105,15 +105,17 @@ SPEC = Spec(
   },
   cases={
     'sound': tuple(
-      Case({**_CASE, 'epsilon': 4.0, 'method': method}, 'random', level=level)
+      Case(
+        {**_CASE, 'epsilon': 4.0, 'method': method}, 'random', own_epsilon=own
+      )
       for method in ('weights', 'sampling')
-      for level in (1.0, 4.0)
+      for own in (1.0, 4.0)
     ),
     'paper': (
       Case(
         {**objective.PAPER_CASE, 'relation': 'add_remove', 'epsilon': 1.0},
         'random',
-        level=1.0,
+        own_epsilon=1.0,
       ),
     ),
   },

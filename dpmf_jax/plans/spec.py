@@ -39,7 +39,7 @@ class Case(NamedTuple):
     start: what is known of the initial state; see `auditing.sampling`.
     ranges: setting -> (lowest, highest), over which the search for worse
       cases looks, on a logarithmic scale; integers stay integers.
-    level: the epsilon that the specification gives each rating, for
+    own_epsilon: the epsilon that the specification gives each rating, for
       personalised systems; it is what is stated, then.
     view: the one of `System.views` that the adversary sees, where that is
       more than the release.
@@ -48,7 +48,7 @@ class Case(NamedTuple):
   settings: Mapping[str, Any]
   start: Start
   ranges: Mapping[str, tuple[float, float]] = {}
-  level: float | None = None
+  own_epsilon: float | None = None
   view: str | None = None
 
 

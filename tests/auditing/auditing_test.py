@@ -8,13 +8,13 @@ import pytest
 import scipy.stats
 from jax_privacy.auditing import CanaryScoreAuditor
 
+from benchmarks import planted
 from dpmf_jax import accounting, auditing, training
 from dpmf_jax.auditing import (
   bounds,
   canaries,
   found,
   pairs,
-  planted,
   sampling,
   search,
 )

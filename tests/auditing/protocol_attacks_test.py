@@ -1,12 +1,12 @@
 """Attacks on the untrusted recommender: they work on the paper's rounds."""
 
+import attacks
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dpmf_jax import auditing
-from dpmf_jax.auditing import protocol_attacks as attacks
 from dpmf_jax.federated import untrusted_protocol as protocol
 from dpmf_jax.mechanisms import secure_sum
 from dpmf_jax.mechanisms.secure_sum import BrokenRoundError, Report

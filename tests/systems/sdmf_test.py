@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 
 from dpmf_jax import accounting
+from dpmf_jax.accounting.claims.sdcf import claimed_sdcf_flip
 from dpmf_jax.evaluation import metrics
 from dpmf_jax.mechanisms import truncated
 from dpmf_jax.plans import sdcf as sdcf_plan
@@ -305,7 +306,7 @@ def test_permanent_bits_are_drawn_once(small_ratings):
   truth = np.zeros((60, 40), bool)
   truth[small_ratings.user, small_ratings.item] = True
   h = truth.sum(axis=1)
-  flip = accounting.claimed_sdcf_flip(80.0, h) / 2
+  flip = claimed_sdcf_flip(80.0, h) / 2
   flipped = (bits != truth).sum()
   mean, variance = 40 * flip.sum(), 40 * (flip * (1 - flip)).sum()
   # Four standard deviations: a false alarm has chance 6e-5.

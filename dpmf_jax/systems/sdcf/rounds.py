@@ -227,8 +227,8 @@ def coins_of(
   """The coins of every client, and how many have no solution of their own.
 
   A client without p and q in [0, 1] has them clipped, which keeps eps_P and
-  makes a round say less (`accounting.claimed_sdcf_clipped_response`). A
-  client without ratings counts as one with a single rating, and never sends.
+  makes a round say less (`accounting.claimed_sdcf_response`). A client without
+  ratings counts as one with a single rating, and never sends.
 
   Args:
     rows: user-major ratings.
@@ -248,9 +248,8 @@ def coins_of(
       # All of the items cannot be sent by anyone who keeps some secret.
       'sent': float(np.clip(np.asarray(mean), 1e-3, num_items * (1 - 1e-3))),
     }
-    unsolved = accounting.claimed_sdcf_unsolved(**settings)
-    made = accounting.claimed_sdcf_clipped_response(**settings)
-    return response.coins(made), np.int32((unsolved & (h > 0)).sum())
+    made = accounting.claimed_sdcf_response(**settings)
+    return response.coins(made), np.int32((made.unsolved & (h > 0)).sum())
 
   users = rows.num_rows
   mean = sgld.num_ratings(rows) / users
