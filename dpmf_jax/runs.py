@@ -30,9 +30,10 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from dpmf_jax import accounting, files
+from dpmf_jax import files
 from dpmf_jax.certificates import GENERATOR, validate, versions
 from dpmf_jax.evaluation.metrics import rmse
+from dpmf_jax.plans.spec import Plan
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.serving import models
@@ -280,11 +281,11 @@ class Recorder:
 
 
 def progress(
-  system: System, curve: list[dict], *, delta: float | None, disable=False
+  plan: Plan, curve: list[dict], *, delta: float | None, disable=False
 ) -> tuple[tqdm, Callable[[Report], None]]:
   """A bar, and a callback that shows step, RMSE and epsilon so far on it."""
   bar = tqdm(
-    total=system.steps, unit='step', desc='training', disable=disable or None
+    total=plan.steps, unit='step', desc='training', disable=disable or None
   )
 
   def callback(report: Report) -> None:
@@ -294,28 +295,12 @@ def progress(
       for name, value in (curve[-1] if curve else {}).items()
       if name.endswith('_rmse')
     }
-    spent = epsilon_so_far(system.guarantee, report.step, delta)
+    spent = None if delta is None else plan.epsilon(report.step, delta)
     if spent is not None:
       shown['epsilon'] = f'{spent:.3g}'
     bar.set_postfix(shown)
 
   return bar, callback
-
-
-def epsilon_so_far(
-  guarantee: Guarantee, step: int, delta: float | None
-) -> float | None:
-  """What the first `step` steps spend; None where there is no guarantee."""
-  if guarantee.event is None or delta is None:
-    return None
-  if step == 0:
-    return 0.0
-  # Systems that release once spend all of it then.
-  done = min(step, accounting.count_of(guarantee.event))
-  return accounting.epsilon(
-    accounting.prefix(guarantee.event, done),
-    delta or accounting.uncovered(guarantee),
-  )
 
 
 def write_model(

@@ -439,7 +439,10 @@ def _train() -> None:
   # The other half drew masks for releases once: steps keep their noise.
   fit_key, _ = jax.random.split(key)
   recorder = runs.Recorder(system, data, test_rows, ratings.scale)
-  bar, show = runs.progress(system, recorder.curve, delta=delta)
+  ranks = [matrix.shape[1] for matrix in features]
+  bar, show = runs.progress(
+    spec.plan(config, *ranks), recorder.curve, delta=delta
+  )
   with bar:
     fit(
       system,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from dpmf_jax import accounting
 from dpmf_jax.types import Guarantee
 
 # How the initial state is known to an attacker; see `auditing.sampling`.
@@ -29,6 +31,25 @@ class Plan(NamedTuple):
   noise: Mapping[str, Any] = {}
   sensitivity: Mapping[str, float] = {}
   shares: tuple[float, ...] | None = None
+
+  def epsilon(self, steps: int, delta: float) -> float | None:
+    """What the first `steps` spend; None where there is no guarantee.
+
+    A delta of 0 stands for the least there is.
+    """
+    event = self.guarantee.event
+    if event is None or steps == 0:
+      return None if event is None else 0.0
+    if self.shares is not None and isinstance(event, accounting.Gaussian):
+      part = sum(self.shares[:steps])
+      less = event.noise_multiplier / part**0.5
+      event = dataclasses.replace(event, noise_multiplier=less)
+    else:
+      # Systems that release once spend all of it then.
+      event = accounting.prefix(event, min(steps, accounting.count_of(event)))
+    return accounting.epsilon(
+      event, delta or accounting.uncovered(self.guarantee)
+    )
 
 
 class Case(NamedTuple):
