@@ -39,7 +39,7 @@ from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import Data, device_mesh, put_replicated, training_data
 from dpmf_jax.systems import gaussian_mf
 from dpmf_jax.systems.nonprivate import nonprivate
-from dpmf_jax.systems.optimizers import SGD
+from dpmf_jax.systems.traced import SGD
 from dpmf_jax.types import Factors, System
 from launch import cli
 

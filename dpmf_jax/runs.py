@@ -12,7 +12,6 @@ the id is in the file of the key, it never stands for other noise.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import math
@@ -235,12 +234,6 @@ def charger(
   return callback
 
 
-@functools.partial(jax.jit, static_argnames=('model',))
-def _model(model, state, data):
-  # Every report runs it, and users' own fits are many small operations.
-  return model(state, data)
-
-
 class Recorder:
   """A callback that keeps the model so far, and a curve of its errors.
 
@@ -264,7 +257,7 @@ class Recorder:
       self._rows['test_rmse'] = test
 
   def __call__(self, report: Report) -> None:
-    model = _model(self._system.model, report.state, self._data)
+    model = self._system.model(report.state, self._data)
     errors = {
       name: rmse(rows, model, self._scale) for name, rows in self._rows.items()
     }

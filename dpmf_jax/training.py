@@ -1,4 +1,4 @@
-"""`fit`: the only jit. Steps run in blocks; callbacks run between blocks.
+"""`fit`: the jit around steps. They run in blocks, with callbacks between.
 
 The loop inside a block has a traced length, so one compilation serves every
 block length, noise level and step size of a data shape.

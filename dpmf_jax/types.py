@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
-  import jax
   import optax
 
   from dpmf_jax.accounting.events import Event
@@ -53,7 +52,7 @@ class Release(NamedTuple):
   """
 
   factors: Factors
-  offset: jax.Array  # [] public, or released with noise
+  offset: Any  # [] public, or released with noise
   fit: Fit | None = None
 
 

@@ -6,6 +6,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+from quiet import quiet
 
 from dpmf_jax.plans import objective_pmf as settings
 from dpmf_jax.plans.objective_pmf import PAPER, ObjectivePMFConfig
@@ -34,14 +35,10 @@ def personal(**fields):
 
 
 def without_noise(state):
-  zero, none = jnp.float32(0), jnp.int32(0)
   if isinstance(state, pmf.State):
-    hyper = state.hyper._replace(noise=zero)
+    hyper = state.hyper._replace(noise=jnp.float32(0))
     return state._replace(hyper=hyper, eta=jnp.zeros_like(state.eta))
-  hyper = state.hyper._replace(
-    noise=zero, matrix_dither=none, vector_dither=none
-  )
-  return state._replace(hyper=hyper)
+  return state._replace(hyper=quiet(state.hyper))
 
 
 @functools.cache

@@ -39,13 +39,12 @@ HUBER_BITS = 18
 HUBER_ERROR = 2.0**-20
 
 
-def rounded_up(value: float) -> np.float32:
+def rounded_up(value: float | np.ndarray) -> np.ndarray:
   """`value` as float32, never smaller: rounding must not remove noise."""
-  rounded = np.float32(value)
-  # As Python floats: NumPy would compare in float32, where they are equal.
-  if float(rounded) < float(value):
-    rounded = np.nextafter(rounded, np.float32('inf'))
-  return rounded
+  rounded = np.asarray(value, np.float32)
+  # In float64: in float32 they would be equal.
+  less = rounded.astype(np.float64) < value
+  return np.where(less, np.nextafter(rounded, np.float32('inf')), rounded)
 
 
 def dither_bits(std: float, spacing: float) -> int:

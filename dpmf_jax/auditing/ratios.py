@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpmf_jax.auditing.statistics import Score
 from dpmf_jax.rows import Data
 from dpmf_jax.systems import gaussian_mf
-from dpmf_jax.types import System
+from dpmf_jax.types import Factors, System
 
 
 def log_ratio(
@@ -25,21 +26,24 @@ def log_ratio(
   are then Gaussian around those of a step without noise. The dither, whose
   variance is below 1/4000 of the noise's, is left out.
   """
-  hyper = getattr(states[0], 'hyper', None)
-  if not isinstance(hyper, gaussian_mf.Hyper) or system.steps != 1:
+  ours = isinstance(states[0], gaussian_mf.State) and system.steps == 1
+  if not ours or system.guarantee.status != 'proved':
     return None
-  rate = states[0].optimizer.hyperparams['learning_rate']
-  stds = (float(rate * hyper.user_noise), float(rate * hyper.item_noise))
-  if system.guarantee.status != 'proved' or min(stds) <= 0:
+  hyper = states[0].hyper
+  optimizer: Any = states[0].optimizer
+  rate = optimizer.hyperparams['learning_rate']
+  stds = [float(rate * side.std) for side in hyper.noise]
+  if min(stds) <= 0:
     return None
   means = []
   for state, table in zip(states, data, strict=True):
-    silent = hyper._replace(
-      **{
-        name: jax.numpy.zeros_like(getattr(hyper, name))
-        for name in ('user_noise', 'item_noise', 'user_dither', 'item_dither')
-      }
+    quiet = (
+      side._replace(
+        std=jnp.zeros_like(side.std), dither=jnp.zeros_like(side.dither)
+      )
+      for side in hyper.noise
     )
+    silent = hyper._replace(noise=Factors(*quiet))
     # The key is of noise that is multiplied by zero.
     silenced = state._replace(hyper=silent)
     after = system.step(jax.random.clone(key), silenced, table)

@@ -61,6 +61,7 @@ def tiny_data(first: Ratings, second: Ratings) -> tuple[Data, Data]:
   return one, other
 
 
+# Thousands of runs at once: steps and what is seen of them in one program.
 @functools.partial(jax.jit, static_argnames=('step', 'seen', 'axes'))
 def _outputs(step, seen, axes, keys, states, data, steps):
   """Outputs [N, F] of N runs.

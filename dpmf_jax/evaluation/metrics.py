@@ -18,7 +18,7 @@ from dpmf_jax.rows import Rows
 from dpmf_jax.types import Release
 
 
-@jax.jit
+@jax.jit  # Every report of a run has one: many small operations.
 def _rmse(rows: Rows, release: Release, low, high):
   total, count = squared_error(
     rows,
@@ -45,7 +45,7 @@ def rmse(
   return float(_rmse(rows, release, low, high))
 
 
-@jax.jit
+@jax.jit  # As above.
 def _error_counts(rows: Rows, release: Release, errors, low, high):
   return error_counts(
     rows,

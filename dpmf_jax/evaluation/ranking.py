@@ -165,7 +165,7 @@ def _above_and_tied(rows: jax.Array, score: jax.Array):
   return counts
 
 
-@jax.jit
+@jax.jit  # One program for all blocks of users.
 def _counts(user, item, excluded, row, column, chunks):
   """Scores [N] of pairs, and numbers of items that are above and tied.
 

@@ -19,7 +19,7 @@ from dpmf_jax.accounting.rounding import HUBER_BITS, HUBER_ERROR
 from dpmf_jax.kernels.slices import Chunk, sum_over_slices
 from dpmf_jax.rows import Rows
 
-MOST_PLACE = 2**29  # q is found where it is within +- this
+MAX_PLACE = 2**29  # q is found where it is within +- this
 _LOW = 12  # bits of a sum that are summed apart, so that int32 holds it
 
 
@@ -73,7 +73,7 @@ def balance(
     label: [C, S, L] as `rows.value`, integers of at most 2^HUBER_BITS in size.
     bound: [] int32.
     slope: [] positive.
-    push: [num_rows]; |push| / slope must be below MOST_PLACE / 2.
+    push: [num_rows]; |push| / slope must be below MAX_PLACE / 2.
 
   The difference of both sides grows by at least `slope` for each step of q,
   and is computed to within HUBER_ERROR * (slope * |q| + |push|). So the exact
@@ -83,7 +83,7 @@ def balance(
   """
   rows = dataclasses.replace(rows, value=label, epsilon=None)
   reach = jnp.ceil(jnp.abs(push) / slope * (1 + HUBER_ERROR)).astype(jnp.int32)
-  reach = jnp.minimum(reach, MOST_PLACE) + 2**HUBER_BITS + 1
+  reach = jnp.minimum(reach, MAX_PLACE) + 2**HUBER_BITS + 1
 
   def halve(_, ends):
     low, high = ends

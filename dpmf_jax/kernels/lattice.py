@@ -22,18 +22,16 @@ import jax.numpy as jnp
 
 from dpmf_jax.accounting.rounding import (
   MAX_SLOTS,
-  MAX_STD,
   PRODUCT_BITS,
   RESIDUAL_BITS,
 )
-from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
+from dpmf_jax.kernels.slices import Chunk, exact_sums, pad_rank
 from dpmf_jax.mechanisms.clipping import slack
+from dpmf_jax.mechanisms.noise import LatticeNoise, lattice_noise
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.types import Factors
 
 FACTOR_BITS = PRODUCT_BITS - RESIDUAL_BITS
-# Up to here the products of a row fit into int32 without splitting them.
-_NARROW = 2 ** (31 - PRODUCT_BITS) - 1
 
 
 class Columns(NamedTuple):
@@ -72,7 +70,6 @@ def row_gradient(
   high: jax.Array,
   residual_bound: jax.Array,
   shift: jax.Array,
-  narrow: int = _NARROW,
 ) -> jax.Array:
   """Sums [num_rows, D] of clip(e) * clip(q), as int32.
 
@@ -84,7 +81,6 @@ def row_gradient(
     low, high: [] the scale; ratings are clipped to it.
     residual_bound: [] bound on |e|.
     shift: [] int32, PRODUCT_BITS - lattice_bits: bits dropped at the end.
-    narrow: longest row for which sums are not split; for tests.
 
   Privacy: a rating adds one product to one row and changes no other product,
   as the arithmetic runs: both einsums add integers that float32 holds, in
@@ -97,12 +93,9 @@ def row_gradient(
   chex.assert_equal_shape([side.counts, columns.counts], dims=1)
   chex.assert_scalar_in(rows.column.shape[-1], 1, MAX_SLOTS)
   rank = side.counts.shape[1]
-  # A pair is rated once at most, so a row is no longer than this.
-  wide = columns.counts.shape[0] > narrow
-
   most = 2.0**RESIDUAL_BITS
 
-  def slice_sums(chunk: Chunk, offset, low, high, bound, shift):
+  def slice_sums(chunk: Chunk, offset, low, high, bound):
     q, column_scale = chunk.column  # [S, L, D], [S, L]
     p, row_scale = chunk.row  # [S, D], [S]
     # At most 2^20 in size, so exact.
@@ -113,14 +106,9 @@ def row_gradient(
     # A residual that is no number counts as 0, on all backends.
     e = jnp.where(chunk.mask & ~jnp.isnan(e), e, 0.0)
     e = jnp.floor(e + 0.5)  # much faster on a CPU than to round
-    sums = jnp.einsum('sl,sld->sd', e, q, precision='highest')[:, :rank]
-    sums = sums.astype(jnp.int32)
-    if not wide:
-      return sums
-    high_part = sums >> shift
-    return jnp.concatenate([high_part, sums - (high_part << shift)], axis=1)
+    return jnp.einsum('sl,sld->sd', e, q, precision='highest')[:, :rank]
 
-  sums = sum_over_slices(
+  return exact_sums(
     slice_sums,
     rows,
     columns._replace(counts=pad_rank(columns.counts)),
@@ -129,12 +117,10 @@ def row_gradient(
     low,
     high,
     residual_bound,
-    shift,
+    shift=shift,
+    # A pair is rated once at most.
+    longest=columns.counts.shape[0],
   )
-  half = (jnp.int32(1) << shift) >> 1
-  if not wide:
-    return (sums + half) >> shift
-  return sums[:, :rank] + ((sums[:, rank:] + half) >> shift)
 
 
 def gradients(
@@ -148,18 +134,8 @@ def gradients(
   )
 
 
-def check_size(
-  data: Data, lattice_bits: int, largest: float, unit: float
-) -> None:
-  """Raises ValueError where integer sums or noise could overflow.
-
-  Args:
-    data: whose sizes count.
-    lattice_bits: PRODUCT_BITS - shift.
-    largest: standard deviation of the noise that is to be added.
-    unit: of the results.
-  """
-  bits = lattice_bits
+def check_size(data: Data, bits: int) -> None:
+  """Raises ValueError where sums of so many `lattice_bits` could overflow."""
   # A row is at most as long as the other side has members.
   longest = max(data.by_user.num_rows, data.by_item.num_rows)
   most = 2 ** (30 - bits)
@@ -174,8 +150,9 @@ def check_size(
       f'lattice_bits={bits} is too few for {longest} users or items in slices '
       f'of {slots}; use more'
     )
-  if largest > MAX_STD * unit:
-    raise ValueError(
-      f'noise of {largest:.3g} is too large for lattice_bits={bits}: use fewer '
-      'bits or a larger epsilon'
-    )
+
+
+def gradient_noise(std: float, spacing: float, bits: int) -> LatticeNoise:
+  """The noise of sums of so many `lattice_bits`."""
+  limit = f'lattice_bits={bits}: use fewer bits or a larger epsilon'
+  return lattice_noise(std, spacing, limit=limit)

@@ -22,21 +22,20 @@ from dpmf_jax.accounting.rounding import (
   WEIGHT_BITS,
   least_shift,
 )
-from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
+from dpmf_jax.kernels.dense import one_at_a_time
+from dpmf_jax.kernels.slices import Chunk, exact_sums, pad_rank, sum_over_slices
 from dpmf_jax.mechanisms.clipping import SLACK, clip_rows
 from dpmf_jax.rows import Rows
 
 _BITS = PRODUCT_BITS // 2  # of factors and of labels
-# Sums of this many products fit into int32 unsplit.
-_NARROW = 2 ** (31 - PRODUCT_BITS) - 1
 _BLOCK = 32  # rows of A summed at a time: fewer are slow, more take memory
 
 
 class Counts(NamedTuple):
   matrix: Array  # [R, T] int32, the upper triangle of A, row by row
   vector: Array  # [R, D] int32
-  matrix_unit: Array  # [] matrix * matrix_unit is about A
-  vector_unit: Array  # []
+  matrix_spacing: Array  # [] matrix * matrix_spacing is about A
+  vector_spacing: Array  # []
 
 
 def equations(
@@ -104,7 +103,7 @@ def _sums(rows: Rows, factors, label, weight, shift: int | None = None):
   # Labels and weights take the rating's place, to be cut into chunks with it.
   pair = jnp.where(used[..., None], jnp.stack([label, weight], axis=-1), 0.0)
   rows = dataclasses.replace(rows, value=pair)
-  rank, wide = factors.shape[1], factors.shape[0] > _NARROW
+  longest, rank = factors.shape
   triangle, vector = [], []
   for start in range(0, rank, _BLOCK):
     size, width = min(_BLOCK, rank - start), rank - start
@@ -115,17 +114,15 @@ def _sums(rows: Rows, factors, label, weight, shift: int | None = None):
       left = left if shift is None else jnp.trunc(left)
       right = jnp.concatenate([p, value[..., :1]], axis=-1)  # [S, L, d + 1]
       sums = jnp.einsum('sla,slb->sab', left, right, precision='highest')
-      sums = sums.reshape(len(value), -1)
-      sums = sums if shift is None else sums.astype(jnp.int32)
-      if shift is None or not wide:
-        return sums
-      high = sums >> shift
-      return jnp.concatenate([high, sums - (high << shift)], axis=1)
+      return sums.reshape(len(value), -1)
 
-    sums = sum_over_slices(slice_sums, rows, pad_rank(factors[:, start:]), ())
-    if shift is not None:
-      high, low = jnp.split(sums, 2, axis=1) if wide else (0, sums)
-      sums = high + ((low + (1 << shift >> 1)) >> shift)
+    columns = pad_rank(factors[:, start:])
+    if shift is None:
+      sums = sum_over_slices(slice_sums, rows, columns, ())
+    else:
+      sums = exact_sums(
+        slice_sums, rows, columns, (), shift=shift, longest=longest
+      )
     places = np.arange(size * (width + 1)).reshape(size, width + 1)
     triangle.append(sums[:, places[np.triu_indices(size, 0, width)]])
     vector.append(sums[:, places[:, width]])
@@ -151,5 +148,4 @@ def solve(matrix: Array, vector: Array, ridge: Array | float) -> Array:
   ridge = jnp.broadcast_to(ridge, vector.shape[:1])[:, None, None]
   matrix = matrix + ridge * jnp.eye(vector.shape[1], dtype=matrix.dtype)[None]
   one = lambda a, b: jax.scipy.linalg.solve(a, b, assume_a='pos')
-  # Batches in LAPACK block CPU devices that share their threads, for good.
-  return jax.vmap(jax.custom_batching.sequential_vmap(one))(matrix, vector)
+  return jax.vmap(one_at_a_time(one))(matrix, vector)

@@ -37,6 +37,7 @@ def fitted_users(rows: Rows, items: Release) -> Release:
   return items._replace(factors=factors._replace(user=user))
 
 
+@jax.jit  # Every report of a run has one: many small operations.
 def ridge_fit(
   rows: Rows,
   start: Array,

@@ -23,9 +23,12 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as Spec
 
+from dpmf_jax.accounting.rounding import PRODUCT_BITS
 from dpmf_jax.rows import AXIS, Rows
 
 _LINE = 8
+# Up to here the products of a row fit into int32 without splitting them.
+NARROW = 2 ** (31 - PRODUCT_BITS) - 1
 
 
 class Chunk(NamedTuple):
@@ -105,6 +108,50 @@ def sum_over_slices(
     # result the same everywhere.
     check_vma=False,
   )(rows, columns, sides, *operands)
+
+
+def exact_sums(
+  slice_sums: Callable[..., jax.Array],
+  rows: Rows,
+  columns: Any,
+  sides: Any,
+  *operands: Any,
+  shift: jax.Array | int,
+  longest: int,
+) -> jax.Array:
+  """Row sums [num_rows, N] of products, over 2^shift and rounded, as int32.
+
+  Args:
+    slice_sums, rows, columns, sides, *operands: see `sum_over_slices`; slices
+      give [S, N] sums of integers, of PRODUCT_BITS bits each, that float32
+      holds.
+    shift: bits dropped at the end.
+    longest: the most ratings that a row can have.
+
+  Privacy: all sums are exact, in whatever order: a rating moves them by its own
+  products, and the rounding by one more at most.
+  """
+  shift = jnp.asarray(shift, jnp.int32)
+  # Long rows would overflow: what is dropped is summed apart from the rest.
+  wide = longest > NARROW
+
+  def parts(chunk: Chunk, shift, *operands):
+    sums = slice_sums(chunk, *operands).astype(jnp.int32)
+    if not wide:
+      return sums
+    high = sums >> shift
+    return jnp.concatenate([high, sums - (high << shift)], axis=1)
+
+  sums = sum_over_slices(parts, rows, columns, sides, shift, *operands)
+  high, low = jnp.split(sums, 2, axis=1) if wide else (0, sums)
+  return high + ((low + (jnp.int32(1) << shift >> 1)) >> shift)
+
+
+def row_counts(rows: Rows) -> jax.Array:
+  """How many ratings each row has, [num_rows] int32."""
+  return jax.ops.segment_sum(
+    rows.length.reshape(-1), rows.row.reshape(-1), rows.num_rows
+  )
 
 
 def _lines(table: jax.Array, at: jax.Array) -> jax.Array:

@@ -21,14 +21,14 @@ from dpmf_jax.mechanisms import noise
 
 
 def laplace(key: jax.Array, shape: tuple[int, ...]) -> noise.Draws:
-  """Draws whose `normal` is Laplace instead: density exp(-|x|) / 2, float32.
+  """Draws whose `value` is Laplace: density exp(-|x|) / 2, in float32.
 
   Privacy: times b, it gives epsilon = (L1 sensitivity) / b. For integer
-  counts use `noise.add_on_lattice(count, draws, b, unit, bits)`, with
-  bits = `rounding.dither_bits(b, unit)`: what it says of rounding holds for any
-  noise. Sizes are -log u for a u of 96 random bits. To round u to these moves
-  it by 2^-97, which is 2^-24 of u where u > e^-50, and to float32 by another
-  2^-23 of it; that is how far the logarithm moves, besides its own rounding.
+  counts use `noise.lattice_noise(b, ...)`: what it says of rounding holds for
+  any noise. Sizes are -log u for a u of 96 random bits. To round u to these
+  moves it by 2^-97, which is 2^-24 of u where u > e^-50, and to float32 by
+  another 2^-23 of it; that is how far the logarithm moves, besides its own
+  rounding.
   """
   words = jax.random.bits(key, (4, *shape), 'uint32')
   high, middle, low = (words[k].astype(jnp.float32) for k in range(3))
@@ -43,7 +43,7 @@ def laplace(key: jax.Array, shape: tuple[int, ...]) -> noise.Draws:
 def l2_laplace(
   key: jax.Array, shape: tuple[int, ...], mesh: Mesh | None = None
 ) -> noise.Draws:
-  """Draws whose `normal`, [..., D], has a density ~ exp(-||x||), in float32.
+  """Draws whose `value`, [..., D], has a density ~ exp(-||x||), in float32.
 
   Rows are independent; with a mesh every device makes its share. A dimension
   of 1 is the Laplace distribution.
@@ -56,5 +56,5 @@ def l2_laplace(
   direction, length = noise.draws(
     key, [shape, (*shape[:-1], shape[-1] + 1)], mesh
   )
-  norm = jnp.linalg.norm(length.normal, axis=-1, keepdims=True)
-  return noise.Draws(norm * direction.normal, direction.uniform)
+  norm = jnp.linalg.norm(length.value, axis=-1, keepdims=True)
+  return noise.Draws(norm * direction.value, direction.uniform)

@@ -12,7 +12,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
-from dpmf_jax.accounting.rounding import DITHER_BITS
+from dpmf_jax.accounting.rounding import (
+  DITHER_BITS,
+  MAX_STD,
+  dither_bits,
+  rounded_up,
+)
 from dpmf_jax.rows import AXIS
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -22,9 +27,9 @@ _FEW = 2**11
 
 
 class Draws(NamedTuple):
-  """Independent draws: N(0, 1) in float32 and uniform integers."""
+  """Independent draws, of N(0, 1) or as is said, and uniform integers."""
 
-  normal: jax.Array
+  value: jax.Array  # float32
   uniform: jax.Array  # int32 in 0 .. 2^DITHER_BITS - 1
 
 
@@ -83,7 +88,7 @@ def coarse_normal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
   half = -(-size // 2)
   drawn_words = words(key, 2 * half).reshape(2, half)
   zeros = jnp.zeros((2, half), jnp.uint32)
-  drawn = _pairs(jnp.concatenate([drawn_words, zeros])).normal
+  drawn = _pairs(jnp.concatenate([drawn_words, zeros])).value
   return drawn.reshape(-1)[:size].reshape(shape)
 
 
@@ -139,35 +144,63 @@ def _pairs(words: jax.Array) -> Draws:
   return Draws(jnp.stack([first, second]), halves.astype(jnp.int32))
 
 
-def add_on_lattice(
-  count: jax.Array,
-  draws: Draws,
-  std: jax.Array | float,
-  unit: jax.Array | float,
-  bits: jax.Array | int,
-) -> jax.Array:
-  """`count` * unit plus noise of `std`, all in multiples of `unit`.
+class LatticeNoise(NamedTuple):
+  """Noise for integers that count multiples of `spacing`.
+
+  `lattice_noise` makes it, so that none is too large for int32, rounded down
+  or without the dither that it needs.
+
+  Attributes:
+    std: standard deviation, or the scale of noise that is not Gaussian;
+      float32, of a shape that is broadcast to that of the counts.
+    spacing: [] of the lattice.
+    dither: [] int32, bits.
+  """
+
+  std: jax.Array
+  spacing: jax.Array
+  dither: jax.Array
+
+  def add(self, counts: jax.Array, draws: Draws) -> jax.Array:
+    """`counts` * spacing with noise, all in multiples of `spacing`.
+
+    Args:
+      counts: integers, at most 2^30 in size.
+      draws: of the shape of `counts`.
+
+    Privacy: round(count + z) = count + round(z) for integer counts, so this
+    post-processes the Gaussian mechanism on counts * spacing. With
+    std = m * (L2 sensitivity of counts * spacing) its noise multiplier is m.
+    The integer sum is exact, and turning it into a float is post-processing.
+    So is the dither, a uniform integer of up to 2^-6 of the noise: it is there
+    because a float32 z / spacing has a grid of its own, which alone would give
+    the low bits of the count away. What is left of floating point is the end of
+    the tails, which `accounting.tails` bounds, and the generator. A draw that
+    is not finite gives NaN, never the count.
+    """
+    noise = draws.value * (self.std / self.spacing)
+    steps = jnp.round(noise).astype(jnp.int32)
+    half = (jnp.int32(1) << self.dither) >> 1
+    dither = (draws.uniform >> (DITHER_BITS - self.dither)) - half
+    total = (counts + steps + dither).astype(jnp.float32) * self.spacing
+    return jnp.where(jnp.isfinite(noise), total, jnp.nan)
+
+
+def lattice_noise(
+  std: float | np.ndarray, spacing: float, *, limit: str
+) -> LatticeNoise:
+  """The noise of that size on a lattice, checked, with its dither.
 
   Args:
-    count: integers, at most 2^30 in size.
-    draws: of the shape of `count`.
-    std: standard deviation, at most `rounding.MAX_STD` * unit.
-    unit: the lattice.
-    bits: from `rounding.dither_bits`.
-
-  Privacy: round(count + z) = count + round(z) for integer counts, so this
-  post-processes the Gaussian mechanism on count * unit. With
-  std = m * (L2 sensitivity of count * unit) its noise multiplier is m. The
-  integer sum is exact, and turning it into a float is post-processing. So is
-  the dither, a uniform integer of up to 2^-6 of the noise: it is there
-  because a float32 z / unit has a grid of its own, which alone would give the
-  low bits of the count away. What is left of floating point is the end of the
-  tails, which `accounting.tails` bounds, and the generator. A draw that is not
-  finite gives NaN, never the count.
+    std: one number, or several that share a dither.
+    spacing: of the lattice.
+    limit: the setting that makes the lattice, and what to do, for the error.
   """
-  noise = draws.normal * (std / unit)
-  steps = jnp.round(noise).astype(jnp.int32)
-  half = (jnp.int32(1) << bits) >> 1
-  dither = (draws.uniform >> (DITHER_BITS - bits)) - half
-  total = (count + steps + dither).astype(jnp.float32) * unit
-  return jnp.where(jnp.isfinite(noise), total, jnp.nan)
+  largest = float(np.max(std))
+  if largest > MAX_STD * spacing:
+    raise ValueError(f'noise of {largest:.3g} is too large for {limit}')
+  return LatticeNoise(
+    jnp.asarray(rounded_up(std)),
+    jnp.float32(spacing),
+    jnp.int32(dither_bits(largest, spacing)),
+  )

@@ -15,20 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmf_jax.kernels.regression import ridge_fit
+from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.ratings.ids import places
 from dpmf_jax.ratings.table import Ratings
-from dpmf_jax.rows import SLICES, SLOTS, Rows, put_rows, rows
+from dpmf_jax.rows import SLICES, SLOTS, put_rows, rows
 from dpmf_jax.serving.models import Model, seen_matrix
-from dpmf_jax.types import Fit
+from dpmf_jax.types import Factors, Fit, Release
 
 _BLOCK = 4096  # users solved for at a time: bounds memory to [B, D, D]
-
-
-@jax.jit
-def _solved(user_rows: Rows, prior, item, offset, ridge):
-  start = jnp.broadcast_to(prior[None], (user_rows.num_rows, len(prior)))
-  return ridge_fit(user_rows, start, item, offset=offset, ridge=ridge)
 
 
 def user_factors(
@@ -53,10 +47,10 @@ def user_factors(
     raise ValueError('the items have factors that are not finite')
   if not (np.asarray(fit.ridge) > 0).all():
     raise ValueError(f'ridge={fit.ridge} must be positive')
-  settings = [
-    jnp.asarray(given, jnp.float32)
-    for given in (fit.prior, item_factors, offset, fit.ridge)
-  ]
+  items = jax.tree.map(
+    lambda x: jnp.asarray(x, jnp.float32),
+    Release(Factors(None, item_factors), np.float32(offset), fit),
+  )
   order = np.argsort(user, kind='stable')
   user, item, value = user[order], item[order], value[order]
   # All blocks have one shape, of powers of two: little is ever compiled.
@@ -73,8 +67,8 @@ def user_factors(
     block = rows(
       user[part] - start, item[part], value[part], size, least_chunks=chunks
     )
-    solved = _solved(put_rows(block), *settings)
-    found[start:stop] = np.asarray(solved)[: stop - start]
+    fitted = fitted_users(put_rows(block), items).factors.user
+    found[start:stop] = np.asarray(fitted)[: stop - start]
   return found
 
 

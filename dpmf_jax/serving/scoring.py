@@ -36,6 +36,7 @@ def dense_rows(
   return np.pad(found, ((0, size - len(rows)), (0, 0)))
 
 
+# By a program of one shape, whichever rows are asked for: see Privacy.
 @functools.partial(jax.jit, static_argnames=('k',))
 def _best(rows, item, excluded, k):
   """The k largest products [B, k] and where; ties by item index.

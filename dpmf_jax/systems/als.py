@@ -19,41 +19,25 @@ work is proportional to the ratings and not to users times items.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from dpmf_jax.kernels import conjugate, normal
-from dpmf_jax.kernels.slices import take
+from dpmf_jax.kernels.slices import row_counts, take
 from dpmf_jax.plans.als import ALSConfig, plan
 from dpmf_jax.rows import Data, Rows
+from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Release, System
 
 # Least confidence of an implicit rating, which is divided by.
 _LEAST = 1e-3
 
 
-class Hyper(NamedTuple):
-  """Traced settings: changing one does not compile again."""
-
-  ridge: jax.Array
-  bias_ridge: jax.Array
-  alpha: jax.Array
-  offset: jax.Array
-
-
 class State(NamedTuple):
   factors: Factors
-  hyper: Hyper
-
-
-def row_counts(rows: Rows) -> jax.Array:
-  """Ratings in each row, [num_rows] float32."""
-  counts = jax.ops.segment_sum(
-    rows.length.reshape(-1), rows.row.reshape(-1), rows.num_rows
-  )
-  return counts.astype(jnp.float32)
+  hyper: Any  # `traced`
 
 
 def _solved(rows, factors, label, ridge, start, solver, **more) -> jax.Array:
@@ -70,7 +54,7 @@ def explicit_side(
   own: jax.Array,
   other: jax.Array,
   other_bias: jax.Array | None,
-  hyper: Hyper,
+  hyper: Any,
   solver: str,
 ) -> jax.Array:
   """Factors [R, D] or [R, D + 1], the bias last, that fit a side best.
@@ -92,13 +76,15 @@ def explicit_side(
     other = jnp.concatenate([other, column], axis=1)
     own = own.at[:, -1].divide(scale)
   # A row without ratings is 0, whatever its ridge.
-  ridge = hyper.ridge * jnp.sqrt(jnp.maximum(row_counts(rows), 1.0))
+  ridge = hyper.ridge * jnp.sqrt(
+    jnp.maximum(row_counts(rows).astype(jnp.float32), 1.0)
+  )
   found = _solved(rows, other, label, ridge, own, solver)
   return found if scale is None else found.at[:, -1].multiply(scale)
 
 
 def implicit_side(
-  rows: Rows, own: jax.Array, other: jax.Array, hyper: Hyper, solver: str
+  rows: Rows, own: jax.Array, other: jax.Array, hyper: Any, solver: str
 ) -> jax.Array:
   """Factors [R, D] by Hu et al., eq. (4): (Y^T Y + Y^T (C - 1) Y + ridge)^-1
   Y^T C p, with p = 1 for what was rated."""
@@ -186,11 +172,12 @@ def als(config: ALSConfig) -> System:
         side(user_key, data.by_user.num_rows, 1),
         side(item_key, data.by_item.num_rows, 0),
       ),
-      Hyper(
-        ridge=jnp.float32(config.ridge),
-        bias_ridge=jnp.float32(config.bias_ridge),
-        alpha=jnp.float32(config.alpha),
-        offset=jnp.float32(0) if implicit else mean,
+      traced(
+        config,
+        'ridge',
+        'bias_ridge',
+        'alpha',
+        offset=0.0 if implicit else mean,
       ),
     )
 

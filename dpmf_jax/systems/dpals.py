@@ -17,12 +17,11 @@ items share (see `dpals_items`); noisy sums of all sweeps are kept.
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 
-from dpmf_jax.accounting.rounding import dither_bits, rounded_up
 from dpmf_jax.kernels import user_sums
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.mechanisms import noise
@@ -37,33 +36,11 @@ from dpmf_jax.plans.dpals import (
 )
 from dpmf_jax.rows import Data
 from dpmf_jax.systems import dpals_items, dpals_users
+from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Fit, Release, System
 
-# Of a rating less its item's mean, in stars: 2.5 and MOST_MEAN, and a bit.
+# Of a rating less its item's mean, in quarters: 2.5 and MOST_MEAN, and a bit.
 _MOST_LABEL = 6.0
-
-
-class Hyper(NamedTuple):
-  """Traced settings: changing one does not compile again."""
-
-  noise: jax.Array
-  unit: jax.Array
-  dither: jax.Array  # int32
-  star: jax.Array
-  center: jax.Array
-  low: jax.Array
-  high: jax.Array
-  contribution: jax.Array  # this and the next two in units of ratings
-  label_bound: jax.Array
-  count_scale: jax.Array
-  vector_share: jax.Array
-  clip_norm: jax.Array
-  adaptivity: jax.Array
-  memory: jax.Array
-  bias_ridge: jax.Array
-  vector_ridge: jax.Array
-  final_bias_ridge: jax.Array
-  final_vector_ridge: jax.Array
 
 
 class State(NamedTuple):
@@ -71,41 +48,36 @@ class State(NamedTuple):
     Factors  # users as of the last sweep (secret); items (vector, mean, 1)
   )
   items: dpals_items.Items
-  hyper: Hyper
+  hyper: Any
 
 
-def hyper_of(config: DPALSConfig, num_users: int) -> Hyper:
+def hyper_of(config: DPALSConfig, num_users: int) -> Any:
   """The traced settings for that many users; the config has a rank."""
-  std = plan(config).noise['sums']
-  unit = lattice_unit(config, num_users)
-  in_stars = ('contribution', 'label_bound', 'count_scale')
-  as_they_are = (
+  quarter = jnp.float32(config.quarter)
+  in_quarters = ('contribution', 'label_bound', 'count_scale')
+  return traced(
+    config,
+    'quarter',
+    'center',
     'vector_share',
     'clip_norm',
     'adaptivity',
     'bias_ridge',
     'vector_ridge',
     'final_vector_ridge',
-  )
-  number = lambda field: jnp.float32(getattr(config, field))
-  star = jnp.float32(config.quarter)
-  return Hyper(
-    noise=jnp.asarray(rounded_up(std)),
-    unit=jnp.float32(unit),
-    dither=jnp.int32(dither_bits(std, unit)),
-    star=star,
-    center=jnp.float32(config.center),
-    low=jnp.float32(config.scale[0]),
-    high=jnp.float32(config.scale[1]),
-    **{field: number(field) * star for field in in_stars},
-    **{field: number(field) for field in as_they_are},
-    memory=jnp.float32(MEMORY),
-    final_bias_ridge=jnp.float32(FINAL_BIAS_RIDGE),
+    **{name: getattr(config, name) * quarter for name in in_quarters},
+    memory=MEMORY,
+    final_bias_ridge=FINAL_BIAS_RIDGE,
+    noise=noise.lattice_noise(
+      plan(config).noise['sums'],
+      lattice_unit(config, num_users),
+      limit='int32: use a smaller contribution or a larger epsilon',
+    ),
   )
 
 
 def local_users(
-  items: dpals_items.Items, hyper: Hyper, data: Data
+  items: dpals_items.Items, hyper: Any, data: Data
 ) -> tuple[user_sums.Users, user_sums.Public]:
   """What users put into a sweep's sums, and what they were told for it.
 
@@ -115,7 +87,7 @@ def local_users(
     data.by_user,
     items.mean,
     items.vector,
-    star=hyper.star,
+    quarter=hyper.quarter,
     center=hyper.center,
     most_norm=dpals_items.MOST_NORM,
     most_label=_MOST_LABEL,
@@ -149,16 +121,14 @@ def step(key: jax.Array, state: State, data: Data) -> State:
   """
   hyper = state.hyper
   users, public = local_users(state.items, hyper, data)
-  sums = user_sums.item_sums(data.by_item, users, public, hyper.unit)
+  sums = user_sums.item_sums(data.by_item, users, public, hyper.noise.spacing)
   (draws,) = noise.draws(key, [sums.shape], data.by_user.mesh)
-  noisy = noise.add_on_lattice(
-    sums, draws, hyper.noise, hyper.unit, hyper.dither
-  )
+  noisy = hyper.noise.add(sums, draws)
   items = dpals_items.updated(
     state.items,
     noisy,
-    hyper.noise,
-    star=hyper.star,
+    hyper.noise.std,
+    quarter=hyper.quarter,
     count_scale=hyper.count_scale,
     contribution=hyper.contribution,
     vector_share=hyper.vector_share,
@@ -188,7 +158,7 @@ def _released(state: State) -> Release:
   """Items; users fit a vector and a bias, and take an item's mean as it is."""
   hyper, item = state.hyper, item_factors(state.items)
   prior = jnp.zeros(item.shape[1]).at[-2].set(1.0)
-  ridge = hyper.final_vector_ridge * jnp.square(hyper.star)
+  ridge = hyper.final_vector_ridge * jnp.square(hyper.quarter)
   ridge = jnp.full_like(prior, ridge).at[-1].set(hyper.final_bias_ridge)
   fit = Fit(prior, ridge.at[-2].set(jnp.inf))
   return Release(Factors(None, item), hyper.center, fit)
@@ -211,7 +181,7 @@ def dpals(config: DPALSConfig) -> System:
     used = resolved(config, num_users, num_items)
     check_tails(used, num_items)
     hyper, rank = hyper_of(used, num_users), cast(int, used.rank)
-    items = dpals_items.start(key, num_items, rank, hyper.star)
+    items = dpals_items.start(key, num_items, rank, hyper.quarter)
     user = jnp.zeros((num_users, rank + 2)).at[:, -2].set(1.0)
     return State(Factors(user, item_factors(items)), items, hyper)
 

@@ -23,9 +23,10 @@ import jax.numpy as jnp
 from jax.scipy.stats import norm
 
 from dpmf_jax.accounting.rounding import MAX_ITEM_WEIGHT
+from dpmf_jax.kernels.dense import eigen, one_at_a_time
 from dpmf_jax.mechanisms.clipping import clip_rows
 
-# Of ratings in stars, a quarter of the scale's width; from MovieLens.
+# Of ratings in quarters, a quarter of the scale's width; from MovieLens.
 _SPREAD = 0.25  # variance of item means
 _RATING = 0.8  # variance of a rating around mean and bias
 _SCALE = 0.3  # root mean square of a coordinate of a vector
@@ -57,11 +58,13 @@ class Items(NamedTuple):
   sums: Sums
 
 
-def start(key: jax.Array, num_items: int, rank: int, star: jax.Array) -> Items:
+def start(
+  key: jax.Array, num_items: int, rank: int, quarter: jax.Array
+) -> Items:
   """Items before any sweep: random vectors, no means, equal weights."""
   zero = jnp.zeros(num_items)
-  vector = _SCALE * jax.random.normal(key, (num_items, rank)) * star
-  vector = clip_rows(vector, MOST_NORM * star)
+  vector = _SCALE * jax.random.normal(key, (num_items, rank)) * quarter
+  vector = clip_rows(vector, MOST_NORM * quarter)
   sums = Sums(zero, zero, zero, jnp.zeros((num_items, rank)), zero)
   return Items(zero, zero, zero + 1.0, vector, sums)
 
@@ -71,7 +74,7 @@ def updated(
   noisy: jax.Array,
   std: jax.Array,
   *,
-  star: jax.Array,
+  quarter: jax.Array,
   count_scale: jax.Array,
   contribution: jax.Array,
   vector_share: jax.Array,
@@ -80,7 +83,7 @@ def updated(
 ) -> Items:
   """Items after a sweep that released `noisy` [I, 2 + D] with noise `std`.
 
-  The settings are those of the config, in units of ratings, not of stars.
+  The settings are those of the config, in units of ratings, not of quarters.
   """
   noisy = jnp.where(jnp.isfinite(noisy), noisy, 0.0) / items.weight[:, None]
   variance = jnp.square(std / items.weight)  # [I]
@@ -94,22 +97,25 @@ def updated(
   )
   error = jnp.sqrt(1.0 / sums.precision)
   count = positive_counts(sums.counts / sums.precision, error / count_scale)
-  rating = _RATING * jnp.minimum(1.0, contribution / (star * _TYPICAL))
+  rating = _RATING * jnp.minimum(1.0, contribution / (quarter * _TYPICAL))
   mean = shrunk_means(
     sums.residual / sums.precision,
     count,
-    jnp.square(error) + count * rating * jnp.square(star),
-    _SPREAD * jnp.square(star),
+    jnp.square(error) + count * rating * jnp.square(quarter),
+    _SPREAD * jnp.square(quarter),
   )
-  mean = jnp.clip(mean, -MOST_MEAN * star, MOST_MEAN * star)
+  mean = jnp.clip(mean, -MOST_MEAN * quarter, MOST_MEAN * quarter)
   vector, rank = items.vector, items.vector.shape[1]
   if rank:
     sums = _with_vectors(sums, noisy[:, 2:], variance, memory)
-    spread = rating * jnp.square(vector_share * star) / rank
+    spread = rating * jnp.square(vector_share * quarter) / rank
     vector = scaled_vectors(
-      sums.vector, count, sums.vector_variance + count * spread, _SCALE * star
+      sums.vector,
+      count,
+      sums.vector_variance + count * spread,
+      _SCALE * quarter,
     )
-    vector = clip_rows(vector, MOST_NORM * star)
+    vector = clip_rows(vector, MOST_NORM * quarter)
   weight = (count / jnp.mean(count) + _LEAST) ** -adaptivity
   typical = jnp.sum(count * jnp.square(weight)) / jnp.sum(count)
   weight = jnp.minimum(weight / jnp.sqrt(typical), MAX_ITEM_WEIGHT)
@@ -175,23 +181,15 @@ def scaled_vectors(
   rank = sums.shape[1]
   moment = (sums / variance[:, None]).T @ sums - len(sums) * jnp.eye(rank)
   moment = moment / jnp.sum(jnp.square(count) / variance)
-  size, basis = _eigen(moment)
+  size, basis = eigen(moment)
   size = jnp.maximum(size, 1e-3 * jnp.maximum(size[-1], 1e-12))
   gain = count[:, None] * size[None]
   gain = gain / (gain * count[:, None] + variance[:, None])
   vector = (sums @ basis) * gain
   cover = (vector * count[:, None]).T @ vector / jnp.sum(count)
-  size, basis = _eigen(cover)
+  size, basis = eigen(cover)
   scale = scale * jax.lax.rsqrt(jnp.maximum(size, 1e-12))
   return vector @ basis * scale[None]
-
-
-def _eigen(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-  if len(matrix) == 1:
-    return matrix[0], jnp.ones_like(matrix)
-  # One at a time: batches in LAPACK block CPU devices that share threads.
-  one = lambda a: tuple(jnp.linalg.eigh(a))
-  return jax.custom_batching.sequential_vmap(one)(matrix)
 
 
 def _rotation(matrix: jax.Array) -> jax.Array:
@@ -203,4 +201,4 @@ def _rotation(matrix: jax.Array) -> jax.Array:
     left, _, right = jnp.linalg.svd(a)
     return left @ right
 
-  return jax.custom_batching.sequential_vmap(one)(matrix)
+  return one_at_a_time(one)(matrix)

@@ -27,7 +27,7 @@ def exact_fit(
   mean: jax.Array,
   vector: jax.Array,
   *,
-  star: jax.Array,
+  quarter: jax.Array,
   center: jax.Array,
   most_norm: float,
   most_label: float,
@@ -40,19 +40,19 @@ def exact_fit(
     rows: the ratings by user.
     mean: [I] of items, less the center.
     vector: [I, D] of items.
-    star: the unit of ratings; vectors are in it, too.
+    quarter: the unit of ratings; vectors are in it, too.
     center: what ratings are counted from.
-    most_norm: bound on the norm of an item's vector, in stars.
-    most_label: bound on a rating less the item's mean, in stars.
-    vector_ridge, bias_ridge: penalties, for ratings in stars.
+    most_norm: bound on the norm of an item's vector, in quarters.
+    most_label: bound on a rating less the item's mean, in quarters.
+    vector_ridge, bias_ridge: penalties, for ratings in quarters.
 
   Privacy: a function of the user's own ratings and of the items, which are
   public. Sums are exact; the rest is elementwise.
   """
   ones = jnp.ones_like(mean)[:, None]
-  factors = jnp.concatenate([vector / star, ones], axis=1)  # [I, D + 1]
+  factors = jnp.concatenate([vector / quarter, ones], axis=1)  # [I, D + 1]
   # Padding is left out by the kernel, whatever its label.
-  label = (rows.value - center - take(mean, rows.column)) / star
+  label = (rows.value - center - take(mean, rows.column)) / quarter
   slots = rows.column.shape[-1]
   counts = normal.lattice_equations(
     rows,
@@ -63,14 +63,14 @@ def exact_fit(
     shift=least_shift(factors.shape[0], slots),
   )
   rank = vector.shape[1]
-  entry = iter(counts.matrix.T.astype(jnp.float32) * counts.matrix_unit)
+  entry = iter(counts.matrix.T.astype(jnp.float32) * counts.matrix_spacing)
   matrix = [[next(entry) for _ in range(a, rank + 1)] for a in range(rank + 1)]
-  right = counts.vector.T.astype(jnp.float32) * counts.vector_unit
+  right = counts.vector.T.astype(jnp.float32) * counts.vector_spacing
   for a in range(rank + 1):
     ridge = bias_ridge if a == rank else vector_ridge
     matrix[a][0] = matrix[a][0] + ridge
   solution = columns_solution(matrix, list(right))
-  return solution[:-1], solution[-1] * star
+  return solution[:-1], solution[-1] * quarter
 
 
 def columns_solution(matrix: list[Columns], right: Columns) -> Columns:

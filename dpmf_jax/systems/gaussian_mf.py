@@ -12,14 +12,14 @@ Each step, with e the residuals on the rated pairs:
 from __future__ import annotations
 
 import functools
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpmf_jax.accounting.rounding import PRODUCT_BITS, dither_bits, rounded_up
+from dpmf_jax.accounting.rounding import PRODUCT_BITS, rounded_up
 from dpmf_jax.kernels import lattice
 from dpmf_jax.kernels.gradients import gradients
 from dpmf_jax.mechanisms import noise
@@ -30,31 +30,14 @@ from dpmf_jax.plans.gaussian_mf import (
   plan,
 )
 from dpmf_jax.rows import Data
-from dpmf_jax.systems.optimizers import SGD, optimizer_state
+from dpmf_jax.systems.traced import SGD, optimizer_state, traced
 from dpmf_jax.types import Factors, Release, System
-
-
-class Hyper(NamedTuple):
-  """Traced settings: changing one does not compile again."""
-
-  ridge: jax.Array
-  clip_norm: jax.Array
-  residual_bound: jax.Array
-  unit: jax.Array
-  shift: jax.Array
-  low: jax.Array
-  high: jax.Array
-  offset: jax.Array
-  user_noise: jax.Array
-  item_noise: jax.Array
-  user_dither: jax.Array
-  item_dither: jax.Array
 
 
 class State(NamedTuple):
   factors: Factors
   optimizer: optax.OptState
-  hyper: Hyper
+  hyper: Any  # `traced`
 
 
 def initial_factors(
@@ -93,7 +76,7 @@ def _update(optimizer, state: State, user, item) -> State:
   return State(factors, opt_state, state.hyper)
 
 
-@functools.cache
+@functools.lru_cache
 def _paper_step(optimizer: optax.GradientTransformation):
   """Algorithm 1; one object for equal arguments, see `System.step`."""
 
@@ -110,13 +93,13 @@ def _paper_step(optimizer: optax.GradientTransformation):
     )
     # Lines 6 and 7. There is no noise on the item gradient.
     (draws,) = noise.draws(key, [gradient.user.shape], data.by_user.mesh)
-    user = gradient.user + hyper.user_noise * draws.normal
+    user = gradient.user + hyper.noise.user * draws.value
     return _update(optimizer, state, user, gradient.item)
 
   return step
 
 
-@functools.cache
+@functools.lru_cache
 def _sound_step(optimizer: optax.GradientTransformation):
   """The step with noise on both gradients, exact sums and clipped residuals.
 
@@ -137,15 +120,11 @@ def _sound_step(optimizer: optax.GradientTransformation):
     )
     # Differs from the paper: line 4's gradient gets noise, too. Without it
     # the items carry raw ratings into the next user gradient.
-    stds = (hyper.user_noise, hyper.item_noise)
-    dithers = (hyper.user_dither, hyper.item_dither)
     shapes = [side.shape for side in gradient]
     drawn = noise.draws(key, shapes, data.by_user.mesh)
     user, item = (
-      noise.add_on_lattice(side, draws, std, hyper.unit, bits)
-      for side, draws, std, bits in zip(
-        gradient, drawn, stds, dithers, strict=True
-      )
+      own.add(side, draws)
+      for own, side, draws in zip(hyper.noise, gradient, drawn, strict=True)
     )
     return _update(optimizer, state, user, item)
 
@@ -176,30 +155,26 @@ def gaussian_mf(config: GaussianMFConfig) -> System:
   """
   optimizer = SGD if config.optimizer is None else config.optimizer
   sound = config.variant == 'sound'
-  planned = plan(config)
-  user_noise, item_noise = planned.noise.values()
+  planned, bits = plan(config), config.lattice_bits
+  stds = planned.noise.values()
 
   def init(key: jax.Array, data: Data) -> State:
     factors = initial_factors(key, data, config.rank, config.init)
     opt_state = optimizer_state(optimizer, factors, config.step_size)
-    unit = lattice_unit(config) if sound else 1.0
+    noise = map(rounded_up, stds)
     if sound:
-      largest = max(user_noise, item_noise)
-      lattice.check_size(data, config.lattice_bits, largest, unit)
-    low, high = config.scale
-    hyper = Hyper(
-      ridge=jnp.float32(config.ridge),
-      clip_norm=jnp.float32(config.clip_norm),
-      residual_bound=jnp.float32(config.residual_bound or np.inf),
-      unit=jnp.float32(unit),
-      shift=jnp.int32(PRODUCT_BITS - config.lattice_bits),
-      low=jnp.float32(low),
-      high=jnp.float32(high),
-      offset=jnp.float32(config.center),
-      user_noise=jnp.asarray(rounded_up(user_noise)),
-      item_noise=jnp.asarray(rounded_up(item_noise)),
-      user_dither=jnp.int32(dither_bits(user_noise, unit)),
-      item_dither=jnp.int32(dither_bits(item_noise, unit)),
+      lattice.check_size(data, bits)
+      spacing = lattice_unit(config)
+      noise = (lattice.gradient_noise(std, spacing, bits) for std in stds)
+    hyper = traced(
+      config,
+      'scale',
+      'ridge',
+      'clip_norm',
+      offset=float(config.center),
+      residual_bound=float(config.residual_bound or np.inf),
+      shift=PRODUCT_BITS - bits,
+      noise=Factors(*noise),
     )
     return State(factors, opt_state, hyper)
 

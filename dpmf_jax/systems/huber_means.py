@@ -11,62 +11,42 @@ overlook; a ridge pays for that.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from dpmf_jax.accounting.rounding import (
-  HUBER_BITS,
-  MAX_STD,
-  dither_bits,
-  rounded_up,
-)
+from dpmf_jax.accounting.rounding import HUBER_BITS, rounded_up
 from dpmf_jax.accounting.tails import LAPLACE_END
 from dpmf_jax.kernels import huber
 from dpmf_jax.mechanisms import laplace, noise
 from dpmf_jax.plans.objective_pmf import ObjectivePMFConfig, huber_parts
 from dpmf_jax.rows import Data
 from dpmf_jax.systems import noisy_equations
+from dpmf_jax.systems.traced import traced
 
 _LABEL_BITS = 9
 
 
-class Hyper(NamedTuple):
-  """Traced settings; those of `noisy_equations.Hyper` that users need, too."""
-
-  noise: jax.Array
-  ridge: jax.Array
-  cover: jax.Array
-  bound: jax.Array  # int32, in units
-  unit: jax.Array  # of labels and of what is released
-  dither: jax.Array  # int32
-  center: jax.Array
-  bias_ridge: jax.Array
-  vector_ridge: jax.Array
-
-
-def hyper_of(config: ObjectivePMFConfig) -> Hyper:
-  parts, unit = huber_parts(config), config.label_bound * 2.0**-HUBER_BITS
-  if LAPLACE_END * parts.noise / parts.ridge > huber.MOST_PLACE / 4 * unit:
+def hyper_of(config: ObjectivePMFConfig) -> Any:
+  """The traced settings, with what `noisy_equations.equations_model` reads."""
+  parts, spacing = huber_parts(config), config.label_bound * 2.0**-HUBER_BITS
+  if LAPLACE_END * parts.noise / parts.ridge > huber.MAX_PLACE / 4 * spacing:
     raise ValueError(
       f'epsilon={config.epsilon} needs noise of scale {parts.noise:.3g}, which '
       "is too large for loss='huber'"
     )
-  if parts.cover > MAX_STD * unit:
-    raise ValueError(f"epsilon={config.epsilon} is too small for loss='huber'")
-  return Hyper(
-    noise=jnp.asarray(rounded_up(parts.noise)),
-    ridge=jnp.asarray(rounded_up(parts.ridge)),
-    cover=jnp.asarray(rounded_up(parts.cover)),
+  limit = f"loss='huber': epsilon={config.epsilon} is too small"
+  return traced(
+    config,
+    'center',
+    'bias_ridge',
+    'vector_ridge',
+    noise=rounded_up(parts.noise),
+    ridge=rounded_up(parts.ridge),
+    cover=noise.lattice_noise(parts.cover, spacing, limit=limit),
     # Down: the gradient's sensitivity is what the noise was made for.
-    bound=jnp.int32(np.floor(config.knee / unit)),
-    unit=jnp.float32(unit),
-    dither=jnp.int32(dither_bits(parts.cover, unit)),
-    center=jnp.float32(config.center),
-    bias_ridge=jnp.float32(config.bias_ridge),
-    vector_ridge=jnp.float32(config.vector_ridge),
+    bound=int(config.knee / spacing),
   )
 
 
@@ -89,26 +69,24 @@ def huber_step(
   the gradient, which move the minimum by 1 / ridge times themselves at most.
   A rating is in one item, so items compose in parallel.
   """
-  hyper, rows = state.hyper, data.by_item
+  hyper, rows, spacing = state.hyper, data.by_item, state.hyper.cover.spacing
   huber.check_size(data.by_user.num_rows, rows.column.shape[-1])
   noise_key, cover_key = jax.random.split(key)
   # A label is a function of its own rating, counted in 2^-9 of the bound on
   # labels; q is counted in 2^-9 of that.
   finer = 2.0 ** (HUBER_BITS - _LABEL_BITS)
-  label = jnp.round((rows.value - hyper.center) / (hyper.unit * finer))
+  label = jnp.round((rows.value - hyper.center) / (spacing * finer))
   label = jnp.clip(label, -(2**_LABEL_BITS), 2**_LABEL_BITS)
   label = jnp.where(jnp.isnan(label), 0.0, label) * finer
-  eta = laplace.laplace(noise_key, (rows.num_rows,)).normal * hyper.noise
+  eta = laplace.laplace(noise_key, (rows.num_rows,)).value * hyper.noise
   found = huber.balance(
     rows,
     label,
     bound=hyper.bound,
     slope=hyper.ridge,
-    push=eta / hyper.unit,
+    push=eta / spacing,
   )
   drawn = laplace.laplace(cover_key, (rows.num_rows,))
-  means = noise.add_on_lattice(
-    found, drawn, hyper.cover, hyper.unit, hyper.dither
-  )
+  means = hyper.cover.add(found, drawn)
   items = state.factors.item.at[:, 0].set(means)
   return state._replace(factors=state.factors._replace(item=items))

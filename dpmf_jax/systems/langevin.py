@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from dpmf_jax.kernels.gradients import gradients
+from dpmf_jax.kernels.slices import row_counts
 from dpmf_jax.mechanisms.noise import coarse_normal
 from dpmf_jax.mechanisms.sampling import cell_words
 from dpmf_jax.plans.langevin import LangevinConfig, plan
@@ -50,7 +51,7 @@ def perturbed(
   return rows.value + scale * jnp.where(words & 1, size, -size)
 
 
-@functools.cache
+@functools.lru_cache
 def _step(optimizer: optax.GradientTransformation, average: Average):
   """The step function; one object for equal arguments, see `System.step`."""
 
@@ -66,8 +67,8 @@ def _step(optimizer: optax.GradientTransformation, average: Average):
     factors, langevin = state.factors, state.langevin
     eta = jnp.asarray(sgld.schedule(langevin)(state.round))
     sums = gradients(data, factors)
-    users = jnp.maximum(sgld.counts(data.by_user), 1)[:, None]
-    items = sgld.counts(data.by_item)[:, None]
+    users = jnp.maximum(row_counts(data.by_user), 1)[:, None]
+    items = row_counts(data.by_item)[:, None]
     total = jnp.maximum(items.sum(keepdims=True), 1)
     parts = jnp.maximum(items, 1) if average == 'item' else total
 

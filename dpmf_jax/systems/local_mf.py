@@ -12,14 +12,14 @@ and `regression.fitted_users` on each client for its own ratings.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from dpmf_jax.accounting.records import GRID
-from dpmf_jax.accounting.rounding import dither_bits, rounded_up
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.kernels.slices import Chunk, sum_over_slices
 from dpmf_jax.mechanisms import noise, records
@@ -28,42 +28,13 @@ from dpmf_jax.plans import local_mf as settings
 from dpmf_jax.plans.local_mf import LocalMFConfig
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.local_mf_server import server_apply
+from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Fit, Release, System
 
 _CLIENTS = 64  # simulated at a time
 _CENTER_STEP = GRID * 5 // 8  # `LocalMFConfig.center` on the grid
 
 client_answers = records.answers
-
-
-class Common(NamedTuple):
-  """Traced settings of what both forms do with what is released."""
-
-  low: Array
-  high: Array
-  center: Array
-  star: Array
-  prior_variance: Array
-  ridge: Array  # [D + 2]
-
-
-class RecordHyper(NamedTuple):
-  """Traced settings: changing one does not compile again."""
-
-  common: Common
-  response: records.Response
-  tables: records.Estimates
-
-
-class UserHyper(NamedTuple):
-  """The same for unit 'user'."""
-
-  common: Common
-  clip: Array  # of a contribution, in steps of the grid
-  counted: Array  # int32, steps of the grid for one rating
-  weight: Array  # int32, that of a client that is not clipped
-  noise: Array  # standard deviation, in units of the sums
-  dither: Array  # int32
 
 
 class State(NamedTuple):
@@ -76,7 +47,7 @@ class State(NamedTuple):
 
   factors: Factors
   observed: Array
-  hyper: RecordHyper | UserHyper
+  hyper: Any  # `traced`
 
 
 def client_sums(profile: Array, clip: Array, count: Array, weight: Array):
@@ -111,42 +82,38 @@ def _weights(square: Array, clip: Array, weight: Array) -> Array:
   return jnp.floor(weight.astype(jnp.float32) * share).astype(jnp.int32)
 
 
-def summed_contributions(data: Data, hyper: UserHyper) -> Array:
+def summed_contributions(data: Data, hyper: Any) -> Array:
   """The sum [I, 2] int32 of `client_sums` over all users, from the ratings.
 
   Privacy: exact integers. A user that comes or goes adds or removes their own
   contribution, of norm at most clip * weight, and moves no other.
   """
-  common = hyper.common
+  scale = hyper.low, hyper.high
 
   def squares(chunk: Chunk, low, high, count):
     cell = jnp.where(chunk.mask, records.codes(chunk.value, low, high), 0)
     return jnp.square(_terms(cell, count)).sum(axis=(1, 2))
 
-  square = sum_over_slices(
-    squares, data.by_user, (), (), common.low, common.high, hyper.counted
-  )
+  square = sum_over_slices(squares, data.by_user, (), (), *scale, hyper.counted)
   weights = _weights(square, hyper.clip, hyper.weight)
 
   def sums(chunk: Chunk, low, high, count):
     cell = jnp.where(chunk.mask, records.codes(chunk.value, low, high), 0)
     return (chunk.column[..., None] * _terms(cell, count)).sum(axis=1)
 
-  return sum_over_slices(
-    sums, data.by_item, weights, (), common.low, common.high, hyper.counted
-  )
+  return sum_over_slices(sums, data.by_item, weights, (), *scale, hyper.counted)
 
 
-def released_means(sums: Array, hyper: UserHyper) -> Array:
-  """Item means [I] in stars, shrunk by the noise that the sums [I, 2] have."""
-  unit = 4.0 / GRID / hyper.weight  # stars
-  deviation = hyper.noise * unit
+def released_means(sums: Array, hyper: Any) -> Array:
+  """Item means [I] in quarters of the scale, shrunk by the noise of `sums`."""
+  step = 4.0 / GRID / hyper.weight  # in quarters
+  deviation = hyper.noise.std * step
   number = sums[:, 0] / (hyper.counted * hyper.weight).astype(jnp.float32)
   number = jnp.maximum(number, 0.0)
   # Ratings of weight w < 1 have a variance of w^2, less than their weight.
   variance = jnp.square(deviation) + 0.75 * number
-  scale = jnp.square(number) + variance / hyper.common.prior_variance
-  return sums[:, 1] * unit * number / scale
+  scale = jnp.square(number) + variance / hyper.prior_variance
+  return sums[:, 1] * step * number / scale
 
 
 @functools.cache
@@ -160,11 +127,9 @@ def _record_step(rank: int):
 
   def step(key: Array, state: State, data: Data) -> State:
     hyper = state.hyper
-    assert isinstance(hyper, RecordHyper)
-    common = hyper.common
     clients_key, server_key = jax.random.split(key)
     num_users, num_items = state.observed.shape
-    cells = records.profiles(data.by_user, num_items, common.low, common.high)
+    cells = records.profiles(data.by_user, num_items, hyper.low, hyper.high)
 
     def answered(client):
       user, profile = client
@@ -177,7 +142,7 @@ def _record_step(rank: int):
       batch_size=min(_CLIENTS, num_users),
     )
     mean, factors = server_apply(
-      server_key, answers, hyper.tables, common.prior_variance, rank=rank
+      server_key, answers, hyper.tables, hyper.prior_variance, rank=rank
     )
     return _applied(state, answers, mean, factors)
 
@@ -195,10 +160,9 @@ def _user_step():
 
   def step(key: Array, state: State, data: Data) -> State:
     hyper = state.hyper
-    assert isinstance(hyper, UserHyper)
     sums = summed_contributions(data, hyper)
     (draws,) = noise.draws(key, [sums.shape], data.by_user.mesh)
-    noisy = noise.add_on_lattice(sums, draws, hyper.noise, 1.0, hyper.dither)
+    noisy = hyper.noise.add(sums, draws)
     mean = released_means(noisy, hyper)
     return _applied(state, noisy, mean, jnp.zeros((len(mean), 0)))
 
@@ -207,7 +171,7 @@ def _user_step():
 
 def _applied(state: State, observed, mean, factors) -> State:
   item = jnp.concatenate([mean[:, None], factors], axis=1)
-  item = item * state.hyper.common.star
+  item = item * state.hyper.quarter
   item = state.factors.item.at[:, :-1].set(item)
   return state._replace(
     factors=state.factors._replace(item=item), observed=observed
@@ -221,9 +185,9 @@ def _model(state: State, data: Data) -> Release:
 
 def _released(state: State) -> Release:
   """Items; users fit around no bias, slope 1 and no vector."""
-  common, item = state.hyper.common, state.factors.item
+  hyper, item = state.hyper, state.factors.item
   prior = jnp.zeros(item.shape[1]).at[0].set(1.0)
-  return Release(Factors(None, item), common.center, Fit(prior, common.ridge))
+  return Release(Factors(None, item), hyper.center, Fit(prior, hyper.ridge))
 
 
 def transcript(key: Array, state: State, data: Data) -> Array:
@@ -270,23 +234,24 @@ def local_mf(config: LocalMFConfig) -> System:
   )
 
 
-def _common(config: LocalMFConfig, rank: int) -> Common:
+def _hyper(config: LocalMFConfig, rank: int, **others: Any) -> Any:
   ridge = [config.mean_ridge, *[config.vector_ridge] * rank, config.bias_ridge]
-  low, high = config.scale
-  return Common(
-    low=jnp.float32(low),
-    high=jnp.float32(high),
-    center=jnp.float32(config.center),
-    star=jnp.float32(config.quarter),
-    prior_variance=jnp.float32(config.prior_variance),
-    ridge=jnp.asarray(ridge, jnp.float32),
+  return traced(
+    config,
+    'scale',
+    'center',
+    'quarter',
+    'prior_variance',
+    ridge=np.asarray(ridge, np.float32),  # [D + 2]
+    **others,
   )
 
 
-def _record_hyper(config: LocalMFConfig) -> RecordHyper:
+def _record_hyper(config: LocalMFConfig) -> Any:
   levels = config.answer_levels
-  return RecordHyper(
-    common=_common(config, config.rank),
+  return _hyper(
+    config,
+    config.rank,
     response=records.response(
       levels,
       scale=config.scale,
@@ -302,26 +267,25 @@ def _record_hyper(config: LocalMFConfig) -> RecordHyper:
   )
 
 
-def _user_hyper(
-  config: LocalMFConfig, num_users: int, num_items: int
-) -> UserHyper:
+def _user_hyper(config: LocalMFConfig, num_users: int, num_items: int) -> Any:
   """The settings of a secure sum of that size, which is public.
 
   Raises ValueError where sums could overflow.
   """
-  multiplier = settings.noise_multiplier(config)
   if num_items > settings.max_items(config):
     raise ValueError(
       f'{num_items} items are too many for exact sums of squares; use a '
       'smaller count_scale or fewer items'
     )
   weight = 2 ** settings.weight_bits(config, num_users)
-  deviation = multiplier * config.clip_steps * weight
-  return UserHyper(
-    common=_common(config, 0),
-    clip=jnp.float32(config.clip_steps),
-    counted=jnp.int32(config.count_steps),
-    weight=jnp.int32(weight),
-    noise=jnp.asarray(rounded_up(deviation)),
-    dither=jnp.int32(dither_bits(deviation, 1.0)),
+  std = settings.noise_multiplier(config) * config.clip_steps * weight
+  return _hyper(
+    config,
+    0,
+    clip=float(config.clip_steps),  # of a contribution, in steps of the grid
+    counted=config.count_steps,  # for one rating, in steps of the grid
+    weight=weight,  # of a client that is not clipped
+    noise=noise.lattice_noise(
+      std, 1.0, limit='32-bit sums: use a smaller clip_norm'
+    ),
   )

@@ -2,7 +2,7 @@
 
 It sees answers [U, I] and public settings, nothing else, so all of it is
 post-processing. Answers are read in blocks of users; no other array has U * I
-entries. Totals are counted in stars from the center, see `LocalMFConfig`.
+entries. Totals are counted in quarters from the center, see `LocalMFConfig`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dpmf_jax.kernels.dense import eigen, one_at_a_time
 from dpmf_jax.mechanisms.records import Estimates
 
 _BLOCK = 64  # users at a time
 _SPARE = 8  # columns of the subspace that are not kept
 _ROUNDS = 10  # of the subspace iteration
-# In squared stars: what ratings vary around their item, and users' means.
+# In squared quarters of the scale: what ratings vary around their item, and
+# users' means.
 _RATING_VARIANCE = 1.0
 _USER_VARIANCE = 0.2
 _LEAST_RATE = 1e-4
@@ -40,7 +42,7 @@ def server_apply(
   *,
   rank: int,
 ) -> tuple[jax.Array, jax.Array]:
-  """Item means [I] and factors [I, rank], in stars, from answers [U, I].
+  """Item means [I] and factors [I, rank], in quarters, from answers [U, I].
 
   Privacy: a function of the answers and of a key that has nothing to do with
   them; it costs nothing, however often it is done.
@@ -177,7 +179,7 @@ def item_factors(
   basis = _orthonormal(jax.random.normal(key, (num_items, width)))
   basis = jax.lax.fori_loop(0, _ROUNDS, turn, basis)
   inner = basis.T @ product(basis)
-  values, vectors = _eigen((inner + inner.T) / 2)
+  values, vectors = eigen(inner)
   kept = min(rank, width)
   values = values[::-1][:kept]
   vectors = basis @ vectors[:, ::-1][:, :kept]
@@ -190,15 +192,8 @@ def item_factors(
   return jnp.pad(vectors * length[None], ((0, 0), (0, rank - kept)))
 
 
-# One at a time: batches in LAPACK block CPU devices that share threads.
 def _orthonormal(matrix: jax.Array) -> jax.Array:
-  one = lambda a: jnp.linalg.qr(a)[0]
-  return jax.custom_batching.sequential_vmap(one)(matrix)
-
-
-def _eigen(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-  one = lambda a: tuple(jnp.linalg.eigh(a))
-  return jax.custom_batching.sequential_vmap(one)(matrix)
+  return one_at_a_time(lambda a: jnp.linalg.qr(a)[0])(matrix)
 
 
 def _over_blocks(

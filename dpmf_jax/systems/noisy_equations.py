@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpmf_jax.accounting.rounding import MAX_STD, PRODUCT_BITS, dither_bits
+from dpmf_jax.accounting.rounding import PRODUCT_BITS
 from dpmf_jax.kernels import normal
+from dpmf_jax.kernels.dense import eigen
 from dpmf_jax.kernels.regression import ridge_fit
 from dpmf_jax.mechanisms import laplace, noise
 from dpmf_jax.mechanisms.clipping import clip_rows
@@ -28,31 +29,18 @@ from dpmf_jax.plans.objective_pmf import (
   noise_scale,
 )
 from dpmf_jax.rows import Data
+from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Fit, Relation, Release
 
 # Up to here an item's noise is made of 1,121 Gaussian draws at most, each of
 # which ends, or has gaps, with a chance of exp(-REACH^2 / 2) = 2.6e-18.
-MOST_RANK = 32
-
-
-class Hyper(NamedTuple):
-  """Traced settings: changing one does not compile again."""
-
-  noise: jax.Array  # scale of the L2-Laplace noise
-  count_scale: jax.Array
-  label_bound: jax.Array
-  center: jax.Array
-  prior_variance: jax.Array
-  bias_ridge: jax.Array
-  vector_ridge: jax.Array
-  matrix_dither: jax.Array  # int32
-  vector_dither: jax.Array
+MAX_RANK = 32
 
 
 class State(NamedTuple):
   factors: Factors  # users: features and 0; items: vector and 1
   weight: jax.Array | None  # of ratings by item, as Rows.value
-  hyper: Any  # Hyper, or another with what `equations_model` reads
+  hyper: Any  # `traced`, with what `equations_model` reads
 
 
 def start(
@@ -89,31 +77,29 @@ def user_rows(features: jax.Array) -> jax.Array:
   return jnp.concatenate([features, jnp.zeros_like(features[:, :1])], axis=1)
 
 
-def hyper_of(config: ObjectivePMFConfig, rank: int) -> Hyper:
+def hyper_of(config: ObjectivePMFConfig, rank: int) -> Any:
   """The traced settings for features of that rank."""
-  scale, bound = noise_scale(config, rank), config.label_bound
-  unit = 2.0 ** (config.shift - PRODUCT_BITS)
-  if max(scale / config.count_scale, scale / bound) > MAX_STD * unit:
-    raise ValueError(
-      f'noise of scale {scale:.3g} is too large for shift={config.shift}: use '
-      'a larger shift or epsilon'
-    )
-  if rank > MOST_RANK:
-    raise ValueError(f'features of rank {rank} must have at most {MOST_RANK}')
-  bits = (
-    dither_bits(scale / config.count_scale, unit),
-    dither_bits(scale, unit * bound),
-  )
-  return Hyper(
-    noise=jnp.float32(scale),
-    count_scale=jnp.float32(config.count_scale),
-    label_bound=jnp.float32(bound),
-    center=jnp.float32(config.center),
-    prior_variance=jnp.float32(config.prior_variance),
-    bias_ridge=jnp.float32(config.bias_ridge),
-    vector_ridge=jnp.float32(config.vector_ridge),
-    matrix_dither=jnp.int32(bits[0]),
-    vector_dither=jnp.int32(bits[1]),
+  if rank > MAX_RANK:
+    raise ValueError(f'features of rank {rank} must have at most {MAX_RANK}')
+  spacing = 2.0 ** (config.shift - PRODUCT_BITS)
+  limit = f'shift={config.shift}: use a larger shift or epsilon'
+  # In float32, to the nearest: the scale has room for it (ROUNDED_UP). Off the
+  # diagonal an entry of A stands for two, and has sqrt(1/2) of the noise.
+  scale = np.float32(noise_scale(config, rank))
+  row, column = np.triu_indices(rank)
+  share = np.where(row == column, 1.0, 0.5**0.5).astype(np.float32)
+  matrix = scale / np.float32(config.count_scale) * share
+  return traced(
+    config,
+    'label_bound',
+    'center',
+    'prior_variance',
+    'bias_ridge',
+    'vector_ridge',
+    matrix=noise.lattice_noise(matrix[None], spacing, limit=limit),
+    vector=noise.lattice_noise(
+      float(scale), spacing * config.label_bound, limit=limit
+    ),
   )
 
 
@@ -144,27 +130,15 @@ def equations_step(relation: Relation, shift: int):
     size = counts.matrix.shape[1]
     noised = rank if relation == 'replace' else size + rank
     draws = laplace.l2_laplace(key, (rows.num_rows, noised), data.by_user.mesh)
-    vector = noise.add_on_lattice(
-      counts.vector,
-      _columns(draws, noised - rank, noised),
-      hyper.noise,
-      counts.vector_unit,
-      hyper.vector_dither,
+    vector = hyper.vector.add(
+      counts.vector, _columns(draws, noised - rank, noised)
     )
     if relation == 'replace':
-      matrix = counts.matrix * counts.matrix_unit
+      matrix = counts.matrix * counts.matrix_spacing
     else:
-      row, column = np.triu_indices(rank)
-      share = jnp.where(row == column, 1.0, 0.5**0.5).astype(jnp.float32)
-      matrix = noise.add_on_lattice(
-        counts.matrix,
-        _columns(draws, 0, size),
-        (hyper.noise / hyper.count_scale * share)[None],
-        counts.matrix_unit,
-        hyper.matrix_dither,
-      )
+      matrix = hyper.matrix.add(counts.matrix, _columns(draws, 0, size))
     # The variance of a coordinate of L2-Laplace noise in n dimensions.
-    variance = jnp.square(hyper.noise) * (noised + 1)
+    variance = jnp.square(hyper.vector.std) * (noised + 1)
     vectors = shrunk_solution(
       normal.symmetric(matrix), vector, variance, hyper.prior_variance
     )
@@ -198,7 +172,7 @@ def shrunk_solution(
     rotated = lambda rows, back=False: rows
   else:
     common = normal.solve(_floored(total)[None], sums[None], 1.0)[0]
-    size, basis = _eigen(matrix)
+    size, basis = jax.vmap(eigen)(matrix)
     size = jnp.maximum(size, 0.0)
 
     def rotated(rows, back=False):
@@ -210,14 +184,8 @@ def shrunk_solution(
   return common[None] + rotated(gain * rest, back=True)
 
 
-def _eigen(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-  # One at a time: batches in LAPACK block CPU devices that share threads.
-  one = lambda a: tuple(jnp.linalg.eigh(a))
-  return jax.vmap(jax.custom_batching.sequential_vmap(one))(matrix)
-
-
 def _floored(matrix: jax.Array) -> jax.Array:
-  values, vectors = jnp.linalg.eigh(matrix)
+  values, vectors = eigen(matrix)
   return (vectors * jnp.maximum(values, 0.0)[None]) @ vectors.T
 
 

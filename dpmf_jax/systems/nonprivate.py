@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import optax
 
 from dpmf_jax.kernels.gradients import gradients
+from dpmf_jax.kernels.slices import row_counts
 from dpmf_jax.plans.nonprivate import NonprivateConfig, plan
 from dpmf_jax.rows import Data
-from dpmf_jax.systems.optimizers import ADAM, optimizer_state
+from dpmf_jax.systems.traced import ADAM, optimizer_state
 from dpmf_jax.types import Factors, Release, System
 
 
@@ -28,17 +29,7 @@ class State(NamedTuple):
   offset: jax.Array
 
 
-def _counts(rows) -> jax.Array:
-  """Ratings per row, [num_rows, 1]."""
-  counts = jax.ops.segment_sum(
-    rows.length.reshape(-1),
-    rows.row.reshape(-1),
-    rows.num_rows,
-  )
-  return counts[:, None].astype(jnp.float32)
-
-
-@functools.cache
+@functools.lru_cache
 def _step(optimizer: optax.GradientTransformation, biases: bool):
   """The step function; one object for equal arguments, see `System.step`."""
 
@@ -46,8 +37,11 @@ def _step(optimizer: optax.GradientTransformation, biases: bool):
     del key  # Full-batch descent draws nothing.
     factors = state.factors
     gradient = gradients(data, factors, offset=state.offset)
-    user = gradient.user + state.ridge * _counts(data.by_user) * factors.user
-    item = gradient.item + state.ridge * _counts(data.by_item) * factors.item
+    counts = (row_counts(rows)[:, None].astype(jnp.float32) for rows in data)
+    user, item = (
+      own + state.ridge * count * side
+      for own, count, side in zip(gradient, counts, factors, strict=True)
+    )
     if biases:
       user = user.at[:, -1].set(0.0)  # the ones stay ones
       item = item.at[:, -2].set(0.0)

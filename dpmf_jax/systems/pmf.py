@@ -29,27 +29,13 @@ from dpmf_jax.mechanisms import laplace
 from dpmf_jax.mechanisms.clipping import clip_rows
 from dpmf_jax.plans.objective_pmf import ObjectivePMFConfig, paper_noise_scale
 from dpmf_jax.rows import Data
+from dpmf_jax.systems.traced import MOMENTUM, optimizer_state, traced
 from dpmf_jax.types import Factors, Guarantee, Release, System
 
 Noise = Literal['once', 'every_step']
 
 # The spread of the classical PMF code's start; the papers give none.
 _START = 0.1
-# Its momentum; the papers give none.
-_MOMENTUM = 0.8
-MOMENTUM = optax.inject_hyperparams(optax.sgd)(
-  learning_rate=0.0, momentum=_MOMENTUM
-)
-
-
-class Hyper(NamedTuple):
-  """Traced settings: changing one does not compile again."""
-
-  step_size: jax.Array  # over the number of ratings, on sums
-  ridge: jax.Array
-  noise: jax.Array  # scale of eta
-  loss_scale: jax.Array  # 1 (Zhang) or 2 (Hua) times the gradient
-  pmf_steps: jax.Array  # int32, steps in stage 1
 
 
 class State(NamedTuple):
@@ -58,16 +44,19 @@ class State(NamedTuple):
   eta: jax.Array  # [I, D] as drawn for noise 'once'
   weights: Factors | None  # of ratings by user and by item, as Rows.value
   done: jax.Array  # int32, steps so far
-  hyper: Hyper
+  hyper: Any  # `traced`
 
 
-def hyper_of(config: ObjectivePMFConfig) -> Hyper:
-  return Hyper(
-    step_size=jnp.float32(config.step_size),
-    ridge=jnp.float32(config.ridge),
-    noise=jnp.float32(paper_noise_scale(config)),
-    loss_scale=jnp.float32(2 if config.objective == 'hua' else 1),
-    pmf_steps=jnp.int32(config.pmf_steps),
+def hyper_of(config: ObjectivePMFConfig) -> Any:
+  """The traced settings of both stages."""
+  return traced(
+    config,
+    'step_size',  # over the number of ratings, on sums
+    'ridge',
+    noise=float(paper_noise_scale(config)),
+    # Times the gradient.
+    loss_scale=2.0 if config.objective == 'hua' else 1.0,
+    pmf_steps=config.pmf_steps,
   )
 
 
@@ -92,7 +81,7 @@ def start_items(key: jax.Array, num_items: int, rank: int) -> jax.Array:
 def start(
   key: jax.Array,
   data: Data,
-  hyper: Hyper,
+  hyper: Any,
   *,
   rank: int,
   weights: Factors | None = None,
@@ -101,19 +90,15 @@ def start(
   user_key, item_key, noise_key = jax.random.split(key, 3)
   factors = start_factors(user_key, item_key, data, rank)
   drawn = laplace.l2_laplace(noise_key, factors.item.shape, data.by_user.mesh)
-  optimizer: Any = MOMENTUM.init(factors)
   count = data.by_user.length.sum()
   if weights is not None:
     count = weights.user.sum()
   # An empty sample learns nothing, and divides by nothing.
   rate = hyper.step_size / jnp.maximum(count, 1).astype(jnp.float32)
-  optimizer = optimizer._replace(
-    hyperparams=optimizer.hyperparams | {'learning_rate': rate}
-  )
   return State(
     factors=factors,
-    optimizer=optimizer,
-    eta=drawn.normal * hyper.noise,
+    optimizer=optimizer_state(MOMENTUM, factors, rate),
+    eta=drawn.value * hyper.noise,
     weights=weights,
     done=jnp.int32(0),
     hyper=hyper,
@@ -182,7 +167,7 @@ def stages_system(
 
 
 def _fresh(key: jax.Array, like: jax.Array, data: Data) -> jax.Array:
-  return laplace.l2_laplace(key, like.shape, data.by_user.mesh).normal
+  return laplace.l2_laplace(key, like.shape, data.by_user.mesh).value
 
 
 def stages_model(state: State, data: Data) -> Release:

@@ -23,19 +23,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmf_jax.accounting.rounding import (
-  MAX_STD,
-  PRODUCT_BITS,
-  dither_bits,
-  rounded_up,
-)
+from dpmf_jax.accounting.rounding import PRODUCT_BITS
 from dpmf_jax.kernels import lattice, normal
+from dpmf_jax.kernels.dense import eigen
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.kernels.slices import take
 from dpmf_jax.mechanisms import laplace, noise
@@ -43,39 +40,13 @@ from dpmf_jax.plans import power_mf as settings
 from dpmf_jax.plans.power_mf import PowerMFConfig
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems.row_factors import (
-  eigen,
-  in_gauge,
+  balanced,
   second_moment,
   shrunk_rows,
 )
 from dpmf_jax.systems.row_means import Means, shrunk_means
+from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Fit, Release, System
-
-_STEPS = 2 + 2 * settings.MAX_ROUNDS
-
-
-class Hyper(NamedTuple):
-  """Traced settings: changing one does not compile again."""
-
-  noise: jax.Array  # [_STEPS] of each step
-  dither: jax.Array  # [_STEPS] int32, of its sums
-  count_dither: jax.Array  # [_STEPS] int32, of its counts
-  count_scale: jax.Array
-  low: jax.Array
-  high: jax.Array
-  quarter: jax.Array  # of the scale; means and factors are in it
-  residual_bound: jax.Array
-  lattice_unit: jax.Array
-  lattice_shift: jax.Array  # int32
-  full_steps: jax.Array  # int32, steps before factors are mixed
-  relaxation: jax.Array
-  user_quantile: jax.Array
-  item_quantile: jax.Array
-  gauge_power: jax.Array
-  error_variance: jax.Array
-  bias_ridge: jax.Array
-  slope_ridge: jax.Array
-  vector_ridge: jax.Array
 
 
 class State(NamedTuple):
@@ -86,7 +57,7 @@ class State(NamedTuple):
   item: Means  # means, from the middle of the scale, and counts
   prior: jax.Array  # [D, D] covariance of users' vectors
   done: jax.Array  # int32, steps so far
-  hyper: Hyper
+  hyper: Any  # `traced`
 
 
 def _label(rows: Rows, state: State, column_mean, row_mean=None) -> jax.Array:
@@ -125,23 +96,14 @@ def noisy_pair(key, state: State, rows: Rows, others: int, label, how):
     draws = laplace.l2_laplace(key, shape, rows.mesh)
   else:
     (draws,) = noise.draws(key, [shape], rows.mesh)
-  scale = hyper.noise[state.done]
-  count = noise.add_on_lattice(
-    counts.matrix[:, 0],
-    noise.Draws(*(part[:, 0] for part in draws)),
-    scale / hyper.count_scale,
-    counts.matrix_unit,
-    hyper.count_dither[state.done],
+  of_count, of_total = (
+    _at(own, state.done) for own in (hyper.counts, hyper.totals)
   )
-  total = noise.add_on_lattice(
-    counts.vector[:, 0],
-    noise.Draws(*(part[:, 1] for part in draws)),
-    scale,
-    counts.vector_unit,
-    hyper.dither[state.done],
-  )
+  column = lambda k: noise.Draws(*(part[:, k] for part in draws))
+  count = of_count.add(counts.matrix[:, 0], column(0))
+  total = of_total.add(counts.vector[:, 0], column(1))
   # Of a coordinate of L2-Laplace noise in two dimensions, or of Gaussian.
-  variance = jnp.square(scale) * (3.0 if pure else 1.0)
+  variance = jnp.square(of_total.std) * (3.0 if pure else 1.0)
   return {
     'count': count,
     'total': total,
@@ -172,13 +134,16 @@ def noisy_sums(key, state: State, rows: Rows, label, own, other):
     shift=hyper.lattice_shift,
   )
   (draws,) = noise.draws(key, [sums.shape], rows.mesh)
-  return noise.add_on_lattice(
-    sums,
-    draws,
-    hyper.noise[state.done],
-    hyper.lattice_unit,
-    hyper.dither[state.done],
-  )
+  return _row_noise(state).add(sums, draws)
+
+
+def _row_noise(state: State) -> noise.LatticeNoise:
+  """Of sums of factors, which are asked for after counts and sums."""
+  return _at(state.hyper.rows, state.done - 2)
+
+
+def _at(table: noise.LatticeNoise, step: jax.Array) -> noise.LatticeNoise:
+  return jax.tree.map(lambda column: column[step], table)
 
 
 def _rows(state: State, noisy, own, other, counts):
@@ -198,7 +163,7 @@ def _rows(state: State, noisy, own, other, counts):
     counts[0],
     moment,
     error=hyper.error_variance,
-    variance=jnp.square(hyper.noise[state.done]) * gain,
+    variance=jnp.square(_row_noise(state).std) * gain,
   )
   return (1 - gain) * own + gain * found, prior
 
@@ -220,7 +185,7 @@ def _user_biases(key, state: State, data: Data, how) -> State:
 def _user_factors(key, state: State, data: Data) -> State:
   hyper, (user, item) = state.hyper, state.factors
   counts = state.user.number, state.item.number
-  item, _, back = in_gauge(
+  item, _, back = balanced(
     item, counts[1], quantile=hyper.item_quantile, power=hyper.gauge_power
   )
   user = user @ back
@@ -235,7 +200,7 @@ def _user_factors(key, state: State, data: Data) -> State:
 def _item_factors(key, state: State, data: Data) -> State:
   hyper, (user, item) = state.hyper, state.factors
   counts = state.item.number, state.user.number
-  user, there, back = in_gauge(
+  user, there, back = balanced(
     user, counts[1], quantile=hyper.user_quantile, power=hyper.gauge_power
   )
   item = item @ back
@@ -279,7 +244,7 @@ def _items(state: State) -> jax.Array:
   columns = [mean[:, None], jnp.ones_like(mean)[:, None]]
   if state.factors.item.shape[1]:
     size, axes = eigen(state.prior)
-    scale = quarter * jnp.sqrt(size)
+    scale = quarter * jnp.sqrt(jnp.maximum(size, 0.0))
     columns.append(state.factors.item @ (axes * scale[None]))
   return jnp.concatenate(columns, axis=1)
 
@@ -323,12 +288,7 @@ def power_mf(config: PowerMFConfig) -> System:
 
   def init(key: jax.Array, data: Data) -> State:
     if config.rank:
-      lattice.check_size(
-        data,
-        config.lattice_bits,
-        max(plan.noise['factors']),
-        settings.lattice_unit(config),
-      )
+      lattice.check_size(data, config.lattice_bits)
     users, items = (rows.num_rows for rows in data)
     means = lambda rows: Means(jnp.zeros(rows), jnp.ones(rows), jnp.float32(0))
     start = jax.random.normal(key, (items, config.rank))
@@ -350,47 +310,57 @@ def power_mf(config: PowerMFConfig) -> System:
   )
 
 
-def _hyper(config: PowerMFConfig) -> Hyper:
+def _hyper(config: PowerMFConfig) -> Any:
   scales = settings.plan(config).noise
   pairs, rows = scales['counts and sums'], scales['factors']
-  unit = settings.lattice_unit(config)
-  small = 2.0 ** (config.shift - PRODUCT_BITS)
-  sums = small * settings.LABEL_BOUND
-  largest = max(pairs) / min(config.count_scale * small, sums)
-  if largest > MAX_STD:
-    raise ValueError(
-      f'noise of scale {max(pairs):.3g} is too large for '
-      f'shift={config.shift}: use a larger shift or epsilon'
+  spacing = 2.0 ** (config.shift - PRODUCT_BITS)
+  limit = f'shift={config.shift}: use a larger shift or epsilon'
+
+  def table(length: int, noises: Iterable[noise.LatticeNoise]) -> Any:
+    # No step beyond the last, were there one, is without noise.
+    noises = [*noises]
+    noises += [noises[-1]] * (length - len(noises))
+    return jax.tree.map(lambda *parts: jnp.stack(parts), *noises)
+
+  return traced(
+    config,
+    'scale',
+    'quarter',
+    'count_scale',
+    'residual_bound',
+    'relaxation',
+    'bias_ridge',
+    'vector_ridge',
+    counts=table(
+      2,
+      (
+        noise.lattice_noise(s / config.count_scale, spacing, limit=limit)
+        for s in pairs
+      ),
+    ),
+    totals=table(
+      2,
+      (
+        noise.lattice_noise(s, spacing * settings.LABEL_BOUND, limit=limit)
+        for s in pairs
+      ),
+    ),
+    rows=table(
+      2 * settings.MAX_ROUNDS,
+      (
+        lattice.gradient_noise(
+          s, settings.lattice_unit(config), config.lattice_bits
+        )
+        for s in rows
+      ),
     )
-  # No step beyond the last, were there one, is without noise.
-  padded = lambda values: [*values, *[values[-1]] * (_STEPS - len(values))]
-  dither = [dither_bits(scale, sums) for scale in pairs]
-  dither += [dither_bits(scale, unit) for scale in rows]
-  count_dither = [
-    dither_bits(scale / config.count_scale, small) for scale in pairs
-  ]
-  numbers = {
-    name: jnp.float32(getattr(config, name))
-    for name in Hyper._fields
-    if name in PowerMFConfig.__dataclass_fields__
-  }
-  low, high = config.scale
-  return Hyper(
-    **numbers
-    | {
-      'noise': jnp.asarray([rounded_up(s) for s in padded(pairs + rows)]),
-      'dither': jnp.asarray(padded(dither), jnp.int32),
-      'count_dither': jnp.asarray(padded(count_dither), jnp.int32),
-      'low': jnp.float32(low),
-      'high': jnp.float32(high),
-      'quarter': jnp.float32(config.quarter),
-      'lattice_unit': jnp.float32(unit),
-      'lattice_shift': jnp.int32(PRODUCT_BITS - config.lattice_bits),
-      'full_steps': jnp.int32(2 + 2 * settings.FULL_ROUNDS),
-      'user_quantile': jnp.float32(settings.USER_QUANTILE),
-      'item_quantile': jnp.float32(settings.ITEM_QUANTILE),
-      'gauge_power': jnp.float32(settings.GAUGE_POWER),
-      'error_variance': jnp.float32(settings.ERROR_VARIANCE),
-      'slope_ridge': jnp.float32(settings.SLOPE_RIDGE),
-    }
+    if rows
+    else (),
+    lattice_shift=PRODUCT_BITS - config.lattice_bits,
+    full_steps=2 + 2 * settings.FULL_ROUNDS,
+    user_quantile=settings.USER_QUANTILE,
+    item_quantile=settings.ITEM_QUANTILE,
+    gauge_power=settings.GAUGE_POWER,
+    error_variance=settings.ERROR_VARIANCE,
+    slope_ridge=settings.SLOPE_RIDGE,
   )

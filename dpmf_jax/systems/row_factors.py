@@ -15,6 +15,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from dpmf_jax.kernels.dense import eigen
+
 _ROUNDS = 20
 _LEAST = 1e-8  # prior variance of a direction that noise has drowned
 
@@ -23,19 +25,6 @@ def second_moment(factors: jax.Array, count: jax.Array) -> jax.Array:
   """C [D, D], the mean of w w^T over ratings."""
   weight = count / jnp.maximum(count.sum(), 1.0)
   return (factors * weight[:, None]).T @ factors
-
-
-def eigen(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Eigenvalues [D], none below 0, and vectors of a symmetric matrix."""
-  if matrix.shape[0] == 1:
-    values, vectors = matrix[0], jnp.ones_like(matrix)
-  else:
-    # One at a time: batches in LAPACK block CPU devices that share threads.
-    one = jax.custom_batching.sequential_vmap(
-      lambda a: tuple(jnp.linalg.eigh(a))
-    )
-    values, vectors = one((matrix + matrix.T) / 2)
-  return jnp.maximum(values, 0.0), vectors
 
 
 def shrunk_rows(
@@ -75,7 +64,7 @@ def shrunk_rows(
   return (gain(prior[None]) * rotated) @ axes.T, (axes * prior[None]) @ axes.T
 
 
-def in_gauge(
+def balanced(
   factors: jax.Array,
   count: jax.Array,
   *,
@@ -92,6 +81,7 @@ def in_gauge(
     other side's factors are to be multiplied to keep products.
   """
   size, axes = eigen(second_moment(factors, count))
+  size = jnp.maximum(size, 0.0)
   size = size + 1e-6 * size.max() + 1e-20
   scale = size**power
   moved = factors @ (axes / scale[None])

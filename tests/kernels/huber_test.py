@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 import scipy.stats
+from quiet import quiet
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
@@ -101,7 +102,7 @@ def test_removing_any_rating_moves_one_gradient_by_at_most_the_bound(bound):
   ratings, largest = spread_ratings(), 0
   hyper = huber_means.hyper_of(config_of(residual_bound=bound))
   limit = int(hyper.bound)
-  assert limit * float(hyper.unit) <= bound
+  assert limit * float(hyper.cover.spacing) <= bound
 
   def sums(ratings, place):
     rows = training_data(ratings).by_item
@@ -175,9 +176,7 @@ def test_the_tolerance_holds_for_what_the_step_computes(epsilon):
   system = objective_pmf(config)
   state = system.init(jax.random.key(0), data)
   # Without the noise that covers it.
-  state = state._replace(
-    hyper=hyper._replace(cover=jnp.float32(0), dither=jnp.int32(0))
-  )
+  state = state._replace(hyper=quiet(hyper))
   state = jax.jit(system.step)(jax.random.key(5), state, data)
   found = np.asarray(state.factors.item[:, 0], np.float64)
   # Exactly what the random bits say, in float64.
@@ -203,7 +202,7 @@ def test_noise_in_the_objective_has_its_scale(epsilon):
   parts = huber_parts(config)
   system = objective_pmf(config)
   state = system.init(jax.random.key(0), data)
-  hyper = state.hyper._replace(cover=jnp.float32(0), dither=jnp.int32(0))
+  hyper = quiet(state.hyper)
   state = system.step(jax.random.key(3), state._replace(hyper=hyper), data)
   found = -np.asarray(state.factors.item[1:, 0], np.float64) * parts.ridge
   p_value = lambda by: (

@@ -14,7 +14,7 @@ import pytest
 from dpmf_jax import rows as layouts
 from dpmf_jax.accounting.rounding import PRODUCT_BITS, least_shift
 from dpmf_jax.accounting.sensitivity import equation_sensitivities
-from dpmf_jax.kernels import normal
+from dpmf_jax.kernels import normal, slices
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.ratings.table import from_arrays
 from dpmf_jax.rows import device_mesh, put_replicated, put_rows
@@ -111,8 +111,8 @@ def moved(first, second):
   vector = np.asarray(first.vector, np.int64) - np.asarray(second.vector)
   matrix = np.asarray(matrix, np.float64).reshape(len(vector), -1)
   return (
-    np.linalg.norm(matrix, axis=1) * float(first.matrix_unit),
-    np.linalg.norm(vector, axis=1) * float(first.vector_unit),
+    np.linalg.norm(matrix, axis=1) * float(first.matrix_spacing),
+    np.linalg.norm(vector, axis=1) * float(first.vector_spacing),
   )
 
 
@@ -156,9 +156,9 @@ def test_exact_sums_are_those_of_the_oracle(small_ratings, rank, weighted):
   for a, b in zip(found[:2], want, strict=True):
     assert a.dtype == jnp.int32
     np.testing.assert_array_equal(a, b)
-  np.testing.assert_allclose(found.matrix_unit, (CLIP / 512) ** 2, rtol=1e-6)
+  np.testing.assert_allclose(found.matrix_spacing, (CLIP / 512) ** 2, rtol=1e-6)
   np.testing.assert_allclose(
-    found.vector_unit, CLIP * BOUND / 512**2, rtol=1e-6
+    found.vector_spacing, CLIP * BOUND / 512**2, rtol=1e-6
   )
 
 
@@ -170,9 +170,9 @@ def test_exact_sums_are_close_to_float_sums(small_ratings):
   matrix, vector = float_equations(rows, factors, weight)
   length = np.bincount(small_ratings.item, minlength=40)[:, None]
   # A factor is rounded by up to 2^-10, a label by 2^-9, w p by 2^-9 more.
-  error = np.abs(found.vector * found.vector_unit - vector)
+  error = np.abs(found.vector * found.vector_spacing - vector)
   assert (error <= 0.005 * length).all()
-  found = np.asarray(normal.symmetric(found.matrix)) * found.matrix_unit
+  found = np.asarray(normal.symmetric(found.matrix)) * found.matrix_spacing
   assert (np.abs(found - matrix).max(axis=2) <= 0.003 * length).all()
   assert np.abs(matrix).max() > 0.5
 
@@ -357,7 +357,7 @@ def test_sums_do_not_depend_on_layout_devices_or_splitting(
   assert_same(first, sums(slots=4, slices=2))
   assert_same(first, sums(slots=64))
   assert_same(first, sums(mesh=device_mesh(2), slices=4))
-  monkeypatch.setattr(normal, '_NARROW', 1)
+  monkeypatch.setattr(slices, 'NARROW', 1)
   # Traced anew, to see the change.
   anew = jax.jit(lambda *args: lattice(*args), static_argnums=4)
   monkeypatch.setitem(globals(), 'compiled', anew)
@@ -425,10 +425,11 @@ def test_many_keys_share_the_data_under_vmap_and_jit(small_ratings):
       rows, factors, labels, clip_norm=CLIP, label_bound=BOUND
     )
     (draws,) = noise.draws(noised, [found.vector.shape])
-    vector = noise.add_on_lattice(
-      found.vector, draws, 0.1, found.vector_unit, 3
+    own = noise.LatticeNoise(
+      jnp.float32(0.1), found.vector_spacing, jnp.int32(3)
     )
-    matrix = normal.symmetric(found.matrix) * found.matrix_unit
+    vector = own.add(found.vector, draws)
+    matrix = normal.symmetric(found.matrix) * found.matrix_spacing
     return found, normal.solve(matrix, vector, 1.0)
 
   keys = lambda: jax.random.split(jax.random.key(0), 3)

@@ -11,13 +11,12 @@ import pytest
 import scipy.stats
 from independence import assert_independent
 
-from dpmf_jax.accounting.rounding import dither_bits
 from dpmf_jax.accounting.tails import LAPLACE_END, LAPLACE_ERROR, LAPLACE_REACH
 from dpmf_jax.mechanisms.laplace import (
   l2_laplace,
   laplace,
 )
-from dpmf_jax.mechanisms.noise import add_on_lattice
+from dpmf_jax.mechanisms.noise import lattice_noise
 from dpmf_jax.rows import device_mesh
 
 ROWS = 40_000
@@ -25,7 +24,7 @@ ROWS = 40_000
 
 def rows(rank, seed=0, count=ROWS):
   return np.asarray(
-    l2_laplace(jax.random.key(seed), (count, rank)).normal, np.float64
+    l2_laplace(jax.random.key(seed), (count, rank)).value, np.float64
   )
 
 
@@ -72,8 +71,8 @@ def test_a_coordinate_has_its_law(rank):
 
 def test_laplace_is_laplace():
   drawn = laplace(jax.random.key(2), (200, 200))
-  assert drawn.normal.shape == drawn.uniform.shape == (200, 200)
-  found = np.ravel(drawn.normal).astype(np.float64)
+  assert drawn.value.shape == drawn.uniform.shape == (200, 200)
+  found = np.ravel(drawn.value).astype(np.float64)
   assert_scale(found, 'laplace')
   # And independent, neighbours at least: standard error 0.005, 5 of them.
   assert abs(np.corrcoef(found[1:], found[:-1])[0, 1]) < 0.025
@@ -86,7 +85,7 @@ def test_one_dimension_of_l2_laplace_is_laplace():
 def test_laplace_is_near_the_exact_value_for_its_bits():
   count = 1_000_000
   drawn = laplace(jax.random.key(3), (count,))
-  found = np.abs(np.asarray(drawn.normal, np.float64))
+  found = np.abs(np.asarray(drawn.value, np.float64))
   words = np.asarray(jax.random.bits(jax.random.key(3), (4, count), 'uint32'))
   uniform = words[0] * 2.0**-32 + words[1] * 2.0**-64 + words[2] * 2.0**-96
   exact = -np.log(uniform)
@@ -110,7 +109,7 @@ def test_sizes_have_96_bits(monkeypatch, place):
   words[place] >>= rng.integers(0, 32, 20_000)
   bits = lambda key, shape, dtype: jnp.asarray(words, dtype)
   monkeypatch.setattr(jax.random, 'bits', bits)
-  found = np.abs(laplace(jax.random.key(0), (20_000,)).normal)
+  found = np.abs(laplace(jax.random.key(0), (20_000,)).value)
   whole = [int(a) << 64 | int(b) << 32 | int(c) for a, b, c in words[:3].T]
   exact = 96 * np.log(2) - np.log(np.array(whole, float) + 0.5)
   assert (np.abs(found - exact) <= LAPLACE_ERROR / 4 * (1 + exact)).all()
@@ -119,7 +118,7 @@ def test_sizes_have_96_bits(monkeypatch, place):
 
 def test_dither_is_independent_of_the_noise():
   drawn = laplace(jax.random.key(12), (2**20,))
-  found = np.asarray(drawn.normal, float)
+  found = np.asarray(drawn.value, float)
   size = np.exp(-np.abs(found))
   # The sign, and the word that sizes are made of, 16 bits at a time.
   for fraction in (found > 0, size, size * 2**16 % 1):
@@ -166,7 +165,7 @@ def test_tails_are_reached_and_filled():
   # Two million draws: 2e6 exp(-8) = 671 beyond 8 (standard deviation 26) and
   # 12.3 beyond 12; more than 35 of these are a false alarm of 1e-7.
   drawn = laplace(jax.random.key(8), (2_000_000,))
-  found = np.abs(np.asarray(drawn.normal, np.float64))
+  found = np.abs(np.asarray(drawn.value, np.float64))
   assert np.isfinite(found).all()
   assert 541 <= (found > 8).sum() <= 801  # 5 standard deviations
   assert 1 <= (found > 12).sum() <= 35
@@ -182,7 +181,7 @@ def test_draws_are_the_same_for_the_same_key_only():
       for seed in (0, 0, 1)
     )
     jax.tree.map(np.testing.assert_array_equal, first, second)
-    assert (first.normal != other.normal).all()
+    assert (first.value != other.value).all()
 
 
 def test_draws_do_not_depend_on_the_devices():
@@ -194,11 +193,11 @@ def test_draws_do_not_depend_on_the_devices():
   )
   np.testing.assert_array_equal(one.uniform, two.uniform)
   # Normals are the same bits; the norm may be summed in another order.
-  np.testing.assert_allclose(one.normal, two.normal, rtol=1e-6)
+  np.testing.assert_allclose(one.value, two.value, rtol=1e-6)
 
 
 def test_many_keys_at_once_give_what_each_gives():
-  draw = lambda key: l2_laplace(key, (10, 3)).normal
+  draw = lambda key: l2_laplace(key, (10, 3)).value
   keys = lambda: jax.random.split(jax.random.key(9), 4)
   together = jax.jit(jax.vmap(draw))(keys())
   for place in range(4):
@@ -213,7 +212,7 @@ def test_noise_on_a_lattice_has_its_scale_and_stays_there(rank):
   drawn = l2_laplace(jax.random.key(10), count.shape)
   # Small enough to be read back from a float32 exactly.
   count = count % 2**16
-  noised = add_on_lattice(count, drawn, scale, unit, dither_bits(scale, unit))
+  noised = lattice_noise(scale, unit, limit='').add(count, drawn)
   units = np.asarray(noised, np.float64) / unit
   np.testing.assert_array_equal(units, np.round(units))
   norms = np.linalg.norm((units - np.asarray(count)) * unit, axis=1)
@@ -227,8 +226,8 @@ def test_low_bits_of_the_noise_are_fair(log_units):
   units = 2.0**log_units
   drawn = laplace(jax.random.key(11), (2_000_000,))
   count = jnp.zeros(2_000_000, jnp.int32)
-  bits = dither_bits(units, 1.0)
-  found = np.asarray(add_on_lattice(count, drawn, units, 1.0, bits), np.int64)
+  own = lattice_noise(units, 1.0, limit='')
+  found = np.asarray(own.add(count, drawn), np.int64)
   small = found[np.abs(found) < 2**24]
   assert len(small) > 1_900_000
   assert abs((small % 2 == 0).mean() - 0.5) < 2e-3
@@ -240,11 +239,11 @@ def test_draws_are_float32_with_64_bit_types_enabled():
     'import jax, numpy as np;'
     'from dpmf_jax.mechanisms.laplace import l2_laplace, laplace;'
     'd = laplace(jax.random.key(0), (10000,));'
-    'assert d.normal.dtype == "float32" and d.uniform.dtype == "int32", d;'
-    'assert 0.95 < np.abs(d.normal).mean() < 1.05;'  # 5 standard errors
+    'assert d.value.dtype == "float32" and d.uniform.dtype == "int32", d;'
+    'assert 0.95 < np.abs(d.value).mean() < 1.05;'  # 5 standard errors
     'd = l2_laplace(jax.random.key(1), (2000, 128));'
-    'assert d.normal.dtype == "float32" and d.uniform.dtype == "int32", d;'
-    'n = np.linalg.norm(d.normal, axis=1).mean();'
+    'assert d.value.dtype == "float32" and d.uniform.dtype == "int32", d;'
+    'n = np.linalg.norm(d.value, axis=1).mean();'
     'assert 126.7 < n < 129.3, n'  # 5 standard errors
   )
   env = os.environ | {'JAX_ENABLE_X64': '1'}

@@ -18,7 +18,12 @@ from dpmf_jax.accounting import tails
 from dpmf_jax.accounting.rounding import MAX_STD, dither_bits
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.mechanisms.clipping import SLACK, clip_rows, clip_scale, slack
-from dpmf_jax.mechanisms.noise import Draws, add_on_lattice, draws
+from dpmf_jax.mechanisms.noise import (
+  Draws,
+  LatticeNoise,
+  draws,
+  lattice_noise,
+)
 from dpmf_jax.rows import device_mesh
 
 
@@ -85,14 +90,14 @@ def test_rows_that_are_not_finite_contribute_nothing():
 
 
 def normal(key, count, mesh=None):
-  return draws(key, [(count,)], mesh)[0].normal
+  return draws(key, [(count,)], mesh)[0].value
 
 
 def test_lattice_noise_has_its_scale_and_stays_on_the_lattice():
   count = jnp.arange(100_000, dtype=jnp.int32).reshape(1000, 100) * 7
   (drawn,) = draws(jax.random.key(3), [count.shape])
   unit = 2.0**-6
-  noised = add_on_lattice(count, drawn, 5.0, unit, dither_bits(5.0, unit))
+  noised = lattice_noise(5.0, unit, limit='').add(count, drawn)
   units = np.asarray(noised, np.float64) / unit
   np.testing.assert_array_equal(units, np.round(units))
   found = (units - np.asarray(count)).ravel() * unit
@@ -113,10 +118,10 @@ def test_low_bits_of_the_noise_are_fair(log_units):
   units = 2.0**log_units
   assert units <= MAX_STD
   (drawn,) = draws(jax.random.key(5), [(2_000_000,)])
-  bits = dither_bits(units, 1.0)
   count = jnp.zeros(2_000_000, jnp.int32)
   # Small enough to be read back from a float32 exactly.
-  found = np.asarray(add_on_lattice(count, drawn, units, 1.0, bits), np.int64)
+  own = lattice_noise(units, 1.0, limit='')
+  found = np.asarray(own.add(count, drawn), np.int64)
   small = found[np.abs(found) < 2**24]
   assert len(small) > 1_900_000
   assert abs((small % 2 == 0).mean() - 0.5) < 2e-3
@@ -129,18 +134,28 @@ def test_dither_is_small_beside_the_noise():
   assert dither_bits(MAX_STD, 1.0) == 16
 
 
+def test_noise_that_does_not_fit_is_refused_and_none_is_rounded_down():
+  lattice_noise(MAX_STD, 1.0, limit='this')
+  with pytest.raises(ValueError, match='is too large for this'):
+    lattice_noise(MAX_STD * (1 + 1e-9), 1.0, limit='this')
+  for std in (0.1, 1 / 3, np.array([0.1, 0.7, 1e5 + 0.1])):
+    found = lattice_noise(std, 0.25, limit='')
+    assert found.std.dtype == np.float32
+    assert (np.asarray(found.std, np.float64) >= std).all()
+    np.testing.assert_allclose(found.std, std, rtol=2e-7)
+
+
 def test_noise_is_added_exactly_far_from_zero():
   # In float32 these would be lost beside 2^29.
   drawn = Draws(jnp.array([-1.0, 1.0]), jnp.array([0, 0]))
-  found = add_on_lattice(
-    jnp.array([2**22, -(2**22) + 1]), drawn, 2.0**22, 1.0, 0
-  )
+  own = LatticeNoise(jnp.float32(2.0**22), jnp.float32(1), jnp.int32(0))
+  found = own.add(jnp.array([2**22, -(2**22) + 1]), drawn)
   assert found.tolist() == [0.0, 1.0]
 
 
 def test_a_draw_that_is_not_finite_releases_nothing():
   drawn = Draws(jnp.array([jnp.nan, jnp.inf]), jnp.array([0, 0]))
-  found = add_on_lattice(jnp.array([5, 5]), drawn, 1.0, 1.0, 0)
+  found = lattice_noise(1.0, 1.0, limit='').add(jnp.array([5, 5]), drawn)
   assert np.isnan(found).all()
 
 
@@ -161,13 +176,13 @@ def test_draws_do_not_depend_on_the_devices(count):
     )
     for mesh in (None, mesh)
   )
-  assert one.normal.shape == two.uniform.shape == (count,)
+  assert one.value.shape == two.uniform.shape == (count,)
   jax.tree.map(np.testing.assert_array_equal, one, two)
 
 
 def test_shapes_share_one_stream_without_overlap():
   shapes = [(3, 4), (5,), (2, 1)]
-  parts = [part.normal for part in draws(jax.random.key(7), shapes)]
+  parts = [part.value for part in draws(jax.random.key(7), shapes)]
   assert [part.shape for part in parts] == shapes
   together = np.concatenate([np.ravel(part) for part in parts])
   np.testing.assert_array_equal(together, normal(jax.random.key(7), 19))
@@ -179,7 +194,7 @@ def test_noise_is_there_with_64_bit_types_enabled():
     'import jax, numpy as np;'
     'from dpmf_jax.mechanisms.noise import draws;'
     'd = draws(jax.random.key(0), [(10000,)])[0];'
-    'x = np.asarray(d.normal); assert 0.97 < x.std() < 1.03, x;'
+    'x = np.asarray(d.value); assert 0.97 < x.std() < 1.03, x;'
     'assert 0 <= d.uniform.min() and 65000 < d.uniform.max() < 65536'
   )
   env = os.environ | {'JAX_ENABLE_X64': '1'}
@@ -198,7 +213,7 @@ def test_normal_draws_reach_the_tails_and_fill_them():
 
 
 def test_noise_entries_are_independent():
-  found = np.asarray(draws(jax.random.key(9), [(20_000, 4)])[0].normal)
+  found = np.asarray(draws(jax.random.key(9), [(20_000, 4)])[0].value)
   correlation = np.corrcoef(found.T) - np.eye(4)
   # Standard error 0.007; 5 of them is a false alarm of 1e-6 per pair.
   assert np.abs(correlation).max() < 0.036
@@ -230,7 +245,7 @@ def test_radii_leave_no_gaps_below_the_reach_and_have_an_end():
   # All bits but the last few are 0: the largest radii there are.
   last = np.arange(256, dtype=np.uint32)
   words = jnp.stack([jnp.zeros(256, 'uint32')] * 3 + [jnp.asarray(last)])
-  radius = np.asarray(noise._pairs(words).normal)[0]  # angle 0
+  radius = np.asarray(noise._pairs(words).value)[0]  # angle 0
   assert 9.4 < radius[0] < 9.5
   assert (radius < tails.REACH).any()
   gap = np.abs(np.diff(radius))[radius[:-1] < tails.REACH].max()
@@ -246,7 +261,7 @@ def words_beyond(radius, angle):
 
   def radius_of(word):
     words = [word >> 32, angle, 0, word & 0xFFFFFFFF]
-    pair = pairs(jnp.asarray(words, 'uint32')[:, None]).normal
+    pair = pairs(jnp.asarray(words, 'uint32')[:, None]).value
     return np.hypot(*np.asarray(pair, np.float64)[:, 0])
 
   low, high = 0, 2**64  # the radius falls from word to word

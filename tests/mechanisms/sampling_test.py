@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpmf_jax import accounting
-from dpmf_jax.kernels.normal import PRODUCT_BITS, WEIGHT_BITS
+from dpmf_jax.accounting.rounding import PRODUCT_BITS, WEIGHT_BITS
 from dpmf_jax.mechanisms import sampling
 from dpmf_jax.ratings.specification import from_fractions
 from dpmf_jax.ratings.table import from_arrays

@@ -89,7 +89,7 @@ def items_after(config, data, sweeps):
 @jax.jit
 def integer_sums(items, hyper, data):
   users, public = dpals.local_users(items, hyper, data)
-  return user_sums.item_sums(data.by_item, users, public, hyper.unit)
+  return user_sums.item_sums(data.by_item, users, public, hyper.noise.spacing)
 
 
 # Sensitivity: take one user away.
@@ -110,7 +110,7 @@ def test_removing_a_user_moves_sums_by_their_own_terms(crowd, rank, sweeps):
     own = np.asarray(integer_sums(items, hyper, alone))
     # Exactly: no other user's term changed by a single unit.
     np.testing.assert_array_equal(moved, own)
-    length = np.linalg.norm(moved * float(hyper.unit))
+    length = np.linalg.norm(moved * float(hyper.noise.spacing))
     assert length <= bound
     lengths.append(length)
   # The bound is not far from what happens, so a wrong one would be seen.
@@ -124,8 +124,10 @@ def test_a_bound_that_forgets_something_would_be_seen(crowd):
   users, public = jax.jit(dpals.local_users)(items, hyper, data)
   bound = plan(config).sensitivity['sums']
   length = lambda users: np.linalg.norm(
-    np.asarray(user_sums.item_sums(data.by_item, users, public, hyper.unit))
-    * float(hyper.unit)
+    np.asarray(
+      user_sums.item_sums(data.by_item, users, public, hyper.noise.spacing)
+    )
+    * float(hyper.noise.spacing)
   )
   assert length(users) > 0.9 * bound
   loud = users._replace(weight=jnp.ones_like(users.weight))
@@ -149,7 +151,7 @@ def test_contributions_are_bounded_whatever_the_items(crowd, scale):
   for number in range(20):
     size = 10.0 ** rng.integers(-4, 2) * config.quarter
     wide = lambda *shape, s=size: jnp.asarray(rng.normal(size=shape) * s)
-    items = dpals_items.start(jax.random.key(number), 30, 3, hyper.star)
+    items = dpals_items.start(jax.random.key(number), 30, 3, hyper.quarter)
     items = items._replace(
       mean=wide(30).astype('float32'),
       vector=wide(30, 3).astype('float32'),
@@ -185,7 +187,7 @@ def test_items_that_are_not_finite_tell_nothing(crowd, no_number):
   rest = training_data(crowd.take(crowd.user != 0))
   moved = sums - np.asarray(integer_sums(items, hyper, rest))
   bound = plan(config).sensitivity['sums']
-  assert np.linalg.norm(moved * float(hyper.unit)) <= bound
+  assert np.linalg.norm(moved * float(hyper.noise.spacing)) <= bound
 
 
 # Sums: exact, and those of the oracle.
@@ -212,9 +214,12 @@ def test_sums_are_those_of_slow_loops(crowd):
     )
     for item, term in terms.items():
       total[item] += term
-  found = np.asarray(integer_sums(items, hyper, data)) * float(hyper.unit)
+  found = np.asarray(integer_sums(items, hyper, data)) * float(
+    hyper.noise.spacing
+  )
   # Each of up to 47 terms is cut by less than a unit.
-  np.testing.assert_allclose(found, total, atol=50 * float(hyper.unit))
+  spacing = float(hyper.noise.spacing)
+  np.testing.assert_allclose(found, total, atol=50 * spacing)
 
 
 def test_terms_are_cut_and_never_rounded_up(crowd):
@@ -231,7 +236,7 @@ def test_terms_are_cut_and_never_rounded_up(crowd):
       )
     )
   )
-  fine, coarse = sums(float(hyper.unit)), sums(2.0**-4)
+  fine, coarse = sums(float(hyper.noise.spacing)), sums(2.0**-4)
   assert (coarse <= fine).all()
   assert (fine - coarse > 2.0**-5).any()
 
@@ -446,7 +451,7 @@ def test_a_user_s_fit_is_a_ridge_regression(crowd):
   data = training_data(crowd)
   items, hyper = items_after(config, data, 1)
   vector, bias = dpals_users.exact_fit(
-    data.by_user, items.mean, items.vector, star=hyper.star,
+    data.by_user, items.mean, items.vector, quarter=hyper.quarter,
     center=hyper.center, most_norm=2.0, most_label=6.0,
     vector_ridge=hyper.vector_ridge, bias_ridge=hyper.bias_ridge,
   )  # fmt: skip
@@ -485,7 +490,7 @@ def test_noise_has_the_scale_that_was_calibrated():
   mu = 1 / system.guarantee.event.noise_multiplier
   assert std >= plan(config).sensitivity['sums'] / mu
   for place, values in enumerate(noisy):
-    drawn = values - sums[:, place] * float(state.hyper.unit)
+    drawn = values - sums[:, place] * float(state.hyper.noise.spacing)
     test = lambda s, d=drawn: scipy.stats.kstest(d / (s * std), 'norm').pvalue
     assert test(1.0) > 1e-4
     assert test(2 / 3) < 1e-10
@@ -549,7 +554,7 @@ def test_the_mechanism_states_the_noise_of_the_rank_that_runs(small_ratings):
       re.search(r'at most (\S+) in L2 norm, .* of (\S+)$', words).groups(),
     )
     assert bound == pytest.approx(plan(config).sensitivity['sums'], rel=1e-5)
-    assert std == pytest.approx(float(state.hyper.noise), rel=1e-5)
+    assert std == pytest.approx(float(state.hyper.noise.std), rel=1e-5)
     assert ('times user vectors' in words) == (config.rank > 0)
 
 

@@ -7,9 +7,11 @@ import optax
 import oracles
 import pytest
 import scipy.stats
+from quiet import quiet
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
+from dpmf_jax.mechanisms.noise import LatticeNoise
 from dpmf_jax.plans.gaussian_mf import (
   PAPER,
   GaussianMFConfig,
@@ -38,11 +40,10 @@ def paper(**settings):
 
 
 def without_noise(state):
-  zero, none = jnp.float32(0), jnp.int32(0)
-  hyper = state.hyper._replace(
-    user_noise=zero, item_noise=zero, user_dither=none, item_dither=none
-  )
-  return state._replace(hyper=hyper)
+  noise = jax.tree.map(jnp.zeros_like, state.hyper.noise)  # as published
+  if isinstance(state.hyper.noise.user, LatticeNoise):
+    noise = quiet(state.hyper.noise)
+  return state._replace(hyper=state.hyper._replace(noise=noise))
 
 
 @pytest.mark.parametrize('ridge', [0.0, 0.3])
@@ -257,8 +258,10 @@ def test_noise_is_never_rounded_down(small_ratings):
   for steps in range(1, 60, 7):
     config = sound(steps=steps)
     hyper = gaussian_mf(config).init(jax.random.key(0), data).hyper
-    assert float(hyper.user_noise) >= plan(config).noise['user gradient']
-    assert float(hyper.item_noise) >= plan(config).noise['item gradient']
+    for noise, std in zip(
+      hyper.noise, plan(config).noise.values(), strict=True
+    ):
+      assert float(noise.std) >= std
 
 
 def test_paper_claim_is_the_papers_formula():

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from quiet import quiet
 
 from dpmf_jax import accounting, certificates, training
 from dpmf_jax.accounting import tails
@@ -130,7 +131,7 @@ def test_the_server_reads_nothing_but_answers():
     server_key,
     after.observed,
     hyper.tables,
-    hyper.common.prior_variance,
+    hyper.prior_variance,
     rank=3,
   )
   np.testing.assert_allclose(after.factors.item[:, 0], mean, rtol=1e-5)
@@ -269,8 +270,8 @@ def test_no_user_moves_the_sums_by_more_than_the_clip_norm(clip_norm):
     assert max(moved) > 0.95 * bound  # and the bound is not too large
   # The noise is scaled to that very bound.
   multiplier = settings.noise_multiplier(made)
-  assert float(hyper.noise) >= multiplier * bound
-  assert float(hyper.noise) == pytest.approx(multiplier * bound, rel=1e-6)
+  assert float(hyper.noise.std) >= multiplier * bound
+  assert float(hyper.noise.std) == pytest.approx(multiplier * bound, rel=1e-6)
 
 
 @pytest.mark.parametrize('clip', [6, 360, 6000])
@@ -341,11 +342,8 @@ def test_sums_and_noise_fit_into_32_bits():
 def test_means_without_noise_are_weighted_means():
   table = a_table(num_users=40)
   sums, hyper = contributions(table, by_user(clip_norm=100.0))
-  quiet = hyper._replace(noise=jnp.float32(0))
-  quiet = quiet._replace(
-    common=quiet.common._replace(prior_variance=jnp.float32(1e9))
-  )
-  found = system_module.released_means(jnp.asarray(sums, jnp.float32), quiet)
+  hyper = quiet(hyper)._replace(prior_variance=jnp.float32(1e9))
+  found = system_module.released_means(jnp.asarray(sums, jnp.float32), hyper)
   rated = (table > 0).sum(axis=0)
   want = np.where(table > 0, table - 3.5, 0).sum(axis=0) / np.maximum(rated, 1)
   np.testing.assert_allclose(found[rated > 0], want[rated > 0], rtol=1e-4)

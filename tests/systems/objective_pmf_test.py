@@ -196,7 +196,7 @@ def test_noise_is_never_rounded_down():
     for relation in ('replace', 'add_remove'):
       config = sound(relation, epsilon=epsilon)
       hyper = noisy_equations.hyper_of(config, 1)
-      drawn = float(hyper.noise)
+      drawn = float(hyper.vector.std)
       assert settings.sensitivity(config, 1) / drawn <= epsilon
       guarantee = objective_pmf(config).guarantee
       assert guarantee.status == 'proved'

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from quiet import quiet
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
@@ -19,7 +20,7 @@ from dpmf_jax.ratings.table import Ratings, from_arrays
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems import power_mf as module
 from dpmf_jax.systems.power_mf import noisy_pair, noisy_sums, power_mf
-from dpmf_jax.systems.row_factors import in_gauge, second_moment, shrunk_rows
+from dpmf_jax.systems.row_factors import balanced, second_moment, shrunk_rows
 from dpmf_jax.systems.row_means import shrunk_means
 from dpmf_jax.training import fit
 
@@ -33,11 +34,7 @@ def make(**fields):
 
 
 def without_noise(state):
-  none = {
-    name: jnp.zeros_like(getattr(state.hyper, name))
-    for name in ('noise', 'dither', 'count_dither')
-  }
-  return state._replace(hyper=state.hyper._replace(**none))
+  return state._replace(hyper=quiet(state.hyper))
 
 
 def spread_ratings():
@@ -290,14 +287,10 @@ def test_all_steps_together_spend_what_is_stated(rounds):
   guarantee = power_mf(config).guarantee
   assert accounting.epsilon(guarantee, 1e-6) <= 2.0
   # No padding of the schedule is without noise.
-  assert (
-    float(
-      power_mf(config)
-      .init(jax.random.key(0), training_data(spread_ratings()))
-      .hyper.noise.min()
-    )
-    > 0
-  )
+  data = training_data(spread_ratings())
+  hyper = power_mf(config).init(jax.random.key(0), data).hyper
+  for noise in (hyper.counts, hyper.totals, hyper.rows):
+    assert float(noise.std.min()) > 0
 
 
 def planted_rows(noise, seed=0, rows=800):
@@ -372,7 +365,7 @@ def test_a_gauge_keeps_products_and_bounds_norms(rank):
   rng = np.random.default_rng(0)
   factors = jnp.float32(rng.normal(size=(50, rank)) * 7)
   other = jnp.float32(rng.normal(size=(20, rank)))
-  moved, there, back = in_gauge(
+  moved, there, back = balanced(
     factors,
     jnp.ones(50),
     quantile=jnp.float32(1.0),
@@ -383,12 +376,12 @@ def test_a_gauge_keeps_products_and_bounds_norms(rank):
   np.testing.assert_allclose(
     moved @ (other @ back).T, factors @ other.T, rtol=1e-3, atol=1e-3
   )
-  halved, *_ = in_gauge(
+  halved, *_ = balanced(
     factors, jnp.ones(50), quantile=jnp.float32(0.5), power=jnp.float32(0.35)
   )
   assert (np.linalg.norm(halved, axis=1) > 1 - 1e-5).sum() == 25
   # All zeros stay so, without a NaN.
-  still, *_ = in_gauge(
+  still, *_ = balanced(
     0 * factors, jnp.ones(50), quantile=jnp.float32(0.5), power=jnp.float32(0.5)
   )
   assert not np.asarray(still).any()

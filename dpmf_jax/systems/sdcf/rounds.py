@@ -28,6 +28,7 @@ import optax
 from jax.core import Tracer
 
 from dpmf_jax import accounting
+from dpmf_jax.kernels.slices import row_counts
 from dpmf_jax.mechanisms import noise, response
 from dpmf_jax.plans.sdcf import Average, SDCFSettings, epsilons
 from dpmf_jax.rows import Data, Rows
@@ -257,7 +258,7 @@ def coins_of(
   word = jax.ShapeDtypeStruct((users,), jnp.uint32)
   shapes = response.Coins(word, word, word), jax.ShapeDtypeStruct((), 'int32')
   # In double precision, on the host: see `mechanisms.response`.
-  h = sgld.counts(rows)
+  h = row_counts(rows)
   if not isinstance(h, Tracer):
     return jax.tree.map(jnp.asarray, solved(h, mean))
   return jax.pure_callback(solved, shapes, h, mean, vmap_method='sequential')

@@ -77,13 +77,6 @@ def num_ratings(rows: Rows) -> jax.Array:
   return jnp.maximum(rows.length.sum(), 1).astype(jnp.float32)
 
 
-def counts(rows: Rows) -> jax.Array:
-  """Ratings per row, [num_rows] int32."""
-  return jax.ops.segment_sum(
-    rows.length.reshape(-1), rows.row.reshape(-1), rows.num_rows
-  )
-
-
 def uniform_factors(key: jax.Array, data: Data, rank: int) -> Factors:
   """Factors uniform in [0, INIT_SIZE)."""
   user_key, item_key = jax.random.split(key)

@@ -37,6 +37,7 @@ from dpmf_jax.plans.untrusted_pmf import (
 )
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems import pmf
+from dpmf_jax.systems.traced import MOMENTUM, optimizer_state
 from dpmf_jax.systems.untrusted.views import (
   PublicView,
   RecommenderView,
@@ -93,14 +94,11 @@ def start(key: jax.Array, data: Data, hyper: Hyper, *, rank: int) -> State:
   """The state before the first round, in which noise is drawn."""
   user_key, item_key = jax.random.split(key)
   begun = pmf.start_factors(user_key, item_key, data, rank)
-  optimizer: Any = pmf.MOMENTUM.init(begun)
   count = jnp.maximum(data.by_user.length.sum(), 1).astype(jnp.float32)
-  rate = {'learning_rate': hyper.step_size / count}
-  optimizer = optimizer._replace(hyperparams=optimizer.hyperparams | rate)
   counts = jnp.zeros(begun.item.shape, jnp.int32)
   return State(
     factors=begun,
-    optimizer=optimizer,
+    optimizer=optimizer_state(MOMENTUM, begun, hyper.step_size / count),
     noise_scales=jnp.zeros_like(begun.item),
     noise=counts,
     sums=jnp.stack([counts, counts]),
@@ -234,7 +232,7 @@ def rounds_step(users: Users):
     sums = gradient_sums(data.by_item, factors, online, hyper) + added
     gradient = server_gradient(sums, factors.item, hyper)
     user = user_gradient(data.by_user, factors.user, factors.item, hyper)
-    updates, optimizer = pmf.MOMENTUM.update(
+    updates, optimizer = MOMENTUM.update(
       Factors(user, gradient), state.optimizer, factors
     )
     moved = cast(Factors, optax.apply_updates(factors, updates))
