@@ -713,18 +713,23 @@ print(json.dumps(codes))
 """
 
 
-def test_200_at_once_with_room_for_50(path):
-  multiplier = calibrate_noise_multiplier(epsilon=2.999, delta=1e-6, count=50)
-  assert accounting.epsilon(events.Gaussian(multiplier, 51), 1e-6) > 3
+def printed_by(code, *arguments):
+  """The JSON that a process of its own prints."""
   done = subprocess.run(
-    [sys.executable, '-c', _MANY, json.dumps([str(path), 200, multiplier, 3])],
+    [sys.executable, '-c', code, *arguments],
     cwd=ROOT,
     capture_output=True,
     text=True,
     check=False,
   )
   assert done.returncode == 0, done.stderr
-  codes = json.loads(done.stdout)
+  return json.loads(done.stdout)
+
+
+def test_200_at_once_with_room_for_50(path):
+  multiplier = calibrate_noise_multiplier(epsilon=2.999, delta=1e-6, count=50)
+  assert accounting.epsilon(events.Gaussian(multiplier, 51), 1e-6) > 3
+  codes = printed_by(_MANY, json.dumps([str(path), 200, multiplier, 3]))
   assert (codes.count(0), codes.count(1)) == (50, 150)
   written = ledger.entries(path)
   accepted = {str(number) for number, code in enumerate(codes) if code == 0}
@@ -785,15 +790,7 @@ print(json.dumps(''.join([*heard, told.read()]).split()))
 
 def test_killed_writers_never_under_count(path):
   rounds = 25
-  done = subprocess.run(
-    [sys.executable, '-c', _KILLED, str(path), str(rounds)],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert done.returncode == 0, done.stderr
-  told = json.loads(done.stdout)
+  told = printed_by(_KILLED, str(path), str(rounds))
   written = [entry.id for entry in ledger.entries(path)]
   assert len(told) > rounds
   assert set(told) <= set(written)
