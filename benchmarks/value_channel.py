@@ -32,7 +32,7 @@ from dpmf_jax.ratings import catalog
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems.sdcf import rounds as sdcf
 from dpmf_jax.systems.sdcf import sdmf
-from dpmf_jax.systems.sdcf.client_blocks import Own
+from dpmf_jax.systems.sdcf.client_blocks import Profile
 from launch import cli
 
 _DATASET = flags.DEFINE_string('dataset', 'ml-100k', 'Which.')
@@ -123,7 +123,7 @@ def transcript(config, ratings, users, truth, label: str):
   data = training_data(ratings)
   system = sdmf.sdmf(config)
   capacity = sdcf.message_capacity(data.by_user, ratings.num_items, config.sent)
-  own = Own(
+  own = Profile(
     value=jnp.asarray(np.nan_to_num(truth), jnp.float32),
     rated=jnp.asarray(~np.isnan(truth)),
   )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from dpmf_jax.federated import untrusted_protocol
 from dpmf_jax.plans import dpals as dpals_plan
 from dpmf_jax.plans import gaussian_mf as gaussian_mf_plan
 from dpmf_jax.plans import local_mf as local_mf_plan
@@ -160,7 +159,7 @@ SYSTEMS = {
       'paper': untrusted_pmf_plan.PAPER,
     },
     traffic=lambda config, *, num_users, num_items, num_ratings: _in_bytes(
-      untrusted_protocol.communication(
+      traffic.communication(
         config, num_items=num_items, ratings_per_user=num_ratings / num_users
       )
     ),

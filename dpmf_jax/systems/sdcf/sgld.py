@@ -23,7 +23,7 @@ import optax
 
 from dpmf_jax.accounting.events import checked_count
 from dpmf_jax.plans.settings import require, scale_check
-from dpmf_jax.rows import Data, Rows
+from dpmf_jax.rows import Rows
 from dpmf_jax.types import Factors
 
 Average = Literal['item', 'all']
@@ -152,9 +152,14 @@ def counts(rows: Rows) -> jax.Array:
 
 
 def uniform_factors(
-  key: jax.Array, data: Data, rank: int, size: float
+  key: jax.Array, sizes: tuple[int, int], config: LangevinSettings
 ) -> Factors:
-  """Factors uniform in [0, size); the paper does not say how it starts."""
-  user_key, item_key = jax.random.split(key)
-  side = lambda key, rows: size * jax.random.uniform(key, (rows.num_rows, rank))
-  return Factors(side(user_key, data.by_user), side(item_key, data.by_item))
+  """Factors of so many users and items, uniform in [0, init_size).
+
+  The paper does not say how it starts.
+  """
+  drawn = (
+    config.init_size * jax.random.uniform(key, (size, config.rank))
+    for key, size in zip(jax.random.split(key), sizes, strict=True)
+  )
+  return Factors(*drawn)

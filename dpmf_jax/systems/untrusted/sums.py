@@ -11,7 +11,7 @@ Shapes: T = D (D + 1) / 2, W = T + D.
 
 from __future__ import annotations
 
-import functools
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -70,6 +70,11 @@ class Info(NamedTuple):
   item_norm: jax.Array
 
 
+def width(rank: int) -> int:
+  """W, numbers in an item's sum."""
+  return rank * (rank + 3) // 2
+
+
 def feature_counts(features: ArrayLike) -> np.ndarray:
   """Features [U, D] as int32 in units of 2^-8, with an L1 norm of at most 1.
 
@@ -125,7 +130,7 @@ def start(data: Data, features: np.ndarray, hyper: Hyper) -> State:
   user = counts.astype(jnp.float32) * 2.0**-FEATURE_BITS
   user = jnp.concatenate([user, jnp.zeros_like(user[:, :1])], axis=1)
   items = jnp.zeros((num_items, rank + 1)).at[:, -1].set(1.0)
-  sums = jnp.zeros((num_items, rank * (rank + 3) // 2), jnp.int32)
+  sums = jnp.zeros((num_items, width(rank)), jnp.int32)
   return State(Factors(user, items), counts, sums, sums, hyper)
 
 
@@ -209,24 +214,30 @@ def item_vectors(sums: jax.Array, hyper: Hyper) -> jax.Array:
   )
 
 
-@functools.cache
-def sums_step(relation: Relation, noise_bits: int, colluding: bool):
-  """The one step; one object for equal arguments.
+@dataclass(frozen=True)
+class SumsStep:
+  """The one step; equal where its settings are.
 
   Privacy: see `untrusted_pmf`. The noise is that of the U - c shares which
   nobody else knows. What the other c add to it is drawn in floats: it is
   independent of all else, so that no proof leans on its law.
   """
 
-  def step(key: jax.Array, state: State, data: Data) -> tuple[State, Info]:
+  relation: Relation
+  noise_bits: int
+  colluding: bool
+
+  def __call__(
+    self, key: jax.Array, state: State, data: Data
+  ) -> tuple[State, Info]:
     noise_key, more_key = jax.random.split(key)
     exact = statistic(data.by_item, state.features, state.hyper)
-    noised = noised_columns(state.features.shape[1], relation)
+    noised = noised_columns(state.features.shape[1], self.relation)
     shape = exact[:, noised].shape
-    noise = shares.two_sided_geometric(noise_key, shape, noise_bits)
+    noise = shares.two_sided_geometric(noise_key, shape, self.noise_bits)
     more = state.more
-    if colluding:
-      drawn = _more(more_key, shape, state.hyper.more_shape, noise_bits)
+    if self.colluding:
+      drawn = _more(more_key, shape, state.hyper.more_shape, self.noise_bits)
       more = more.at[:, noised].set(drawn)
     sums = exact.at[:, noised].add(noise) + more
     vectors = item_vectors(sums, state.hyper)
@@ -234,8 +245,6 @@ def sums_step(relation: Relation, noise_bits: int, colluding: bool):
     factors = state.factors._replace(item=items)
     state = state._replace(factors=factors, sums=sums, more=more)
     return state, Info(jnp.linalg.norm(vectors))
-
-  return step
 
 
 def _more(key, shape, more_shape, noise_bits):
@@ -256,35 +265,24 @@ def sums_model(state: State, data: Data) -> Release:
   return noisy_equations.equations_model(cast(Any, state), data)
 
 
-@functools.cache
-def sums_release(view: View, colluding: bool):
+@dataclass(frozen=True)
+class SumsRelease:
   """`release` for what a party sees, together with c users or alone."""
 
-  def public(key: jax.Array, state: State, data: Data) -> Release:
-    return noisy_equations.equations_release(key, cast(Any, state), data)
+  view: View
+  colluding: bool
 
-  def recommender(key: jax.Array, state: State, data: Data) -> RecommenderView:
-    release = public(key, state, data)
-    return RecommenderView(
-      PublicView(release.factors.item, release.offset),
-      sums=state.sums,
-      noise_scales=None,
-      told=state.more if colluding else None,
+  def __call__(self, key: jax.Array, state: State, data: Data) -> Any:
+    release = noisy_equations.equations_release(
+      jax.random.clone(key), cast(Any, state), data
     )
-
-  def third_party(key: jax.Array, state: State, data: Data) -> ThirdPartyView:
-    release = public(jax.random.clone(key), state, data)
-    return ThirdPartyView(
-      PublicView(release.factors.item, release.offset),
-      reports=_masked_reports(key, state, data),
-      told=state.more if colluding else None,
-    )
-
-  return {
-    'public': public,
-    'recommender': recommender,
-    'third_party': third_party,
-  }[view]
+    seen = PublicView(release.factors.item, release.offset)
+    shares = state.more if self.colluding else None
+    if self.view == 'recommender':
+      return RecommenderView(seen, state.sums, None, shares)
+    if self.view == 'third_party':
+      return ThirdPartyView(seen, _masked_reports(key, state, data), shares)
+    return release
 
 
 def _masked_reports(key: jax.Array, state: State, data: Data) -> jax.Array:

@@ -5,8 +5,7 @@ Reference: Hua, Xia and Zhong, Differentially Private Matrix Factorization
 
 Users keep their ratings and vectors. The recommender keeps item factors and
 sees sums over users; a third party adds up masked reports. What the parties
-send one another is in `untrusted_protocol`, what each sees in
-`untrusted_views`.
+send one another is in `federated`, what each sees in `untrusted.views`.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def untrusted_pmf(
     return _paper(config)
   rank = 1 if features is None else np.shape(features)[1]
   # The simulator's noise is within 1e-17 of its law on each coordinate.
-  chance = rank * (rank + 3) // 2 * 1e-17
+  chance = untrusted_sums.width(rank) * 1e-17
   check_most_epsilon(config, math.log(tails.UNCOVERED / chance) - 1e-3)
   ends = (1 + math.exp(config.epsilon)) * chance
   check_least_delta(config, ends)
@@ -78,11 +77,9 @@ def untrusted_pmf(
   colluding = config.unneeded > 0
   return System(
     init=init,
-    step=untrusted_sums.sums_step(
-      config.relation, config.noise_bits, colluding
-    ),
+    step=untrusted_sums.SumsStep(config.relation, config.noise_bits, colluding),
     model=untrusted_sums.sums_model,
-    release=untrusted_sums.sums_release(config.view, colluding),
+    release=untrusted_sums.SumsRelease(config.view, colluding),
     steps=1,
     guarantee=_simulated(guarantee(config), ends),
   )
@@ -102,9 +99,9 @@ def _paper(config: UntrustedPMFConfig) -> System:
 
   return System(
     init=init,
-    step=untrusted_rounds.rounds_step(config.users),
+    step=untrusted_rounds.STEPS[config.users],
     model=untrusted_rounds.rounds_model,
-    release=untrusted_rounds.rounds_release(config.view),
+    release=untrusted_rounds.RELEASES[config.view],
     steps=config.rounds,
     guarantee=guarantee(config),
   )
