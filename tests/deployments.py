@@ -139,6 +139,14 @@ class Deployed:
     del seconds
     return [(who, self.nodes[who](data)) for who, data in questions.items()]
 
+  def without_node(self, number):
+    """An exchange in which nothing comes from a node."""
+    return lambda questions, seconds: [
+      (who, data)
+      for who, data in self.exchange(questions, seconds)
+      if who != number
+    ]
+
   def log(self, party='recommender'):
     return read_log(self.folder / party)
 

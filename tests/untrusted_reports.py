@@ -1,6 +1,7 @@
-"""Rounds of gradients as published, user by user, for their tests.
+"""What single users report, sound and as published, for tests of it.
 
-`federated.gradients_protocol` has them for all users of a node at once.
+`federated.sums_protocol` and `gradients_protocol` have it for all users of a
+node at once.
 """
 
 import jax.numpy as jnp
@@ -9,7 +10,21 @@ import numpy as np
 from dpmf_jax.federated import masks
 from dpmf_jax.mechanisms import secure_sum
 from dpmf_jax.mechanisms.secure_sum import Report
-from dpmf_jax.systems.untrusted import rounds
+from dpmf_jax.systems.untrusted import rounds, sums
+
+
+def user_sums(features, items, values, num_items, hyper):
+  """One user's part [I, W] of `sums.statistic`, int32."""
+  number = len(items)
+  # Padded, so that users with about as many ratings share compiled code.
+  padded = np.zeros(1 << max(number - 1, 0).bit_length(), np.float32)
+  padded[:number] = values
+  features = jnp.asarray(features, jnp.int32)
+  every = jnp.broadcast_to(features, (padded.size, features.size))
+  terms = np.asarray(sums.rating_terms(every, jnp.asarray(padded), hyper))
+  made = np.zeros((num_items, terms.shape[1]), np.int32)
+  np.add.at(made, items, terms[:number])
+  return made
 
 
 def gradient_report(

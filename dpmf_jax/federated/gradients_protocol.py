@@ -25,7 +25,6 @@ masks are new where a turn is done again. Shares never come from a seed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -39,7 +38,17 @@ from dpmf_jax.federated.folders import Leaves
 from dpmf_jax.federated.keys import RunKeys
 from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.federated.plan import Node, Plan
-from dpmf_jax.federated.protocols import Host, Protocol, Step, Triples, to_all
+from dpmf_jax.federated.protocols import (
+  Answer,
+  Host,
+  Protocol,
+  Question,
+  Reports,
+  Step,
+  Sum,
+  Triples,
+  to_all,
+)
 from dpmf_jax.mechanisms import secure_sum
 from dpmf_jax.mechanisms.clipping import clip_rows
 from dpmf_jax.mechanisms.secure_sum import Aggregate, Report
@@ -47,8 +56,6 @@ from dpmf_jax.rows import Rows, put_rows, rows
 from dpmf_jax.runs import key_words, random_key, words_key
 from dpmf_jax.systems import pmf
 from dpmf_jax.systems.untrusted import rounds as untrusted_rounds
-
-Answer = tuple[Arrays, Leaves]
 
 
 class Hosted(NamedTuple):
@@ -115,7 +122,7 @@ def _start_recommender(plan: Plan, keys: RunKeys) -> Leaves:
 # Turn 'ratings'.
 
 
-def _ratings_answer(host: Host, arrays, state: Leaves, round, new) -> Answer:
+def _ratings_answer(host: Host, asked: Question, state: Leaves) -> Answer:
   return (host.data.each, host.data.item.astype(np.uint32)), state
 
 
@@ -132,10 +139,6 @@ def _ratings_apply(plan: Plan, state: Leaves, answers: dict[int, Message]):
 
 
 _RATINGS = Step(
-  asks=Kind.SETUP,
-  asked=(),
-  question=lambda plan, state: to_all(plan),
-  answers=Kind.SETUP,
   answered=('counts uint32[n]', 'items uint32[*]'),
   answer=_ratings_answer,
   check=_ratings_check,
@@ -146,18 +149,16 @@ _RATINGS = Step(
 # Turn 'scales'.
 
 
-def _scales_question(plan: Plan, state: Leaves) -> Mapping[int, Arrays]:
+def _scales_question(plan: Plan, state: Leaves) -> Reports:
   raters = np.bincount(state['rated'], minlength=plan.num_items)
   return to_all(plan, state['scales'], raters.astype(np.uint32))
 
 
-def _scales_answer(
-  host: Host, arrays: Arrays, state: Leaves, round: int, new: bool
-) -> Answer:
+def _scales_answer(host: Host, asked: Question, state: Leaves) -> Answer:
   """Nothing, but users' shares are drawn, from the operating system."""
-  if not new:
+  if not asked.new:
     return (), state
-  scales, raters = arrays
+  scales, raters = asked.arrays
   drawn = jax.random.normal(random_key(None), state['share'].shape)
   share = untrusted_rounds.share_counts(
     drawn,
@@ -174,7 +175,6 @@ _SCALES = Step(
   asked=('scales float32[I,D]', 'raters uint32[I]'),
   question=_scales_question,
   answers=Kind.SHARE,
-  answered=(),
   answer=_scales_answer,
   apply=lambda plan, state, answers: (state, None),
 )
@@ -184,12 +184,7 @@ _SCALES = Step(
 
 
 def _sealed(
-  host: Host,
-  counts: np.ndarray,
-  noise: np.ndarray,
-  seeds: np.ndarray,
-  state: Leaves,
-  round: int,
+  host: Host, counts: np.ndarray, noise: np.ndarray, asked: Question, state
 ) -> Arrays:
   """A node's report: how many items a user has, which, and masked words.
 
@@ -199,8 +194,8 @@ def _sealed(
   there = _there(host, state)
   users, rank = host.node.users, host.plan.config.rank
   known = [
-    masks.mask(seed, (count, rank), round, int(user))
-    for seed, count, user in zip(seeds, sent, users, strict=True)
+    masks.mask(seed, (count, rank), asked.round, int(user))
+    for seed, count, user in zip(asked.arrays[0], sent, users, strict=True)
   ]
   words = masks.masked_words(counts[there], noise, np.concatenate(known))
   return sent, host.data.item[there].astype(np.uint32), words
@@ -219,7 +214,7 @@ def _sealed_check(plan: Plan, number: int, arrays: Arrays) -> None:
 
 
 def _added(
-  plan: Plan, reports: Mapping[int, Arrays], round: int
+  plan: Plan, reports: Reports, round: int
 ) -> tuple[Aggregate, np.ndarray]:
   """(the sum of all users' words, the items that it is of)."""
   every, rated = [], {}
@@ -262,17 +257,13 @@ def _unmasked(state: Leaves, total: Aggregate) -> np.ndarray:
 # Turn 'shares'.
 
 
-def _shares_answer(
-  host: Host, arrays: Arrays, state: Leaves, round: int, new: bool
-) -> Answer:
+def _shares_answer(host: Host, asked: Question, state: Leaves) -> Answer:
   share = state['share']
   nothing = np.zeros_like(share)
-  return _sealed(host, nothing, share, arrays[0], state, round), state
+  return _sealed(host, nothing, share, asked, state), state
 
 
-def _shares_add(
-  plan: Plan, reports: Mapping[int, Arrays], round: int, state: Leaves
-) -> tuple[Aggregate, Leaves]:
+def _shares_add(plan: Plan, reports: Reports, round: int, state: Leaves) -> Sum:
   """The third party's tau-tilde, the sum of shares plus alpha; and alpha."""
   if 'alpha' in state:
     raise RejectedError('noise is collected once')
@@ -304,13 +295,11 @@ _SHARES = Step(
 # Turn 'online'.
 
 
-def _online_answer(
-  host: Host, arrays: Arrays, state: Leaves, round: int, new: bool
-) -> Answer:
+def _online_answer(host: Host, asked: Question, state: Leaves) -> Answer:
   """Who is online in the next round; with a seed as in the simulator."""
-  if new:
+  if asked.new:
     plan = host.plan
-    turn = round // plan.attempts
+    turn = asked.round // plan.attempts
     past = schedule(plan)[:turn].count(_ONLINE)
     key = jax.random.fold_in(words_key(state['key']), past)
     every = untrusted_rounds.who_is_online(
@@ -342,10 +331,6 @@ def _online_apply(plan: Plan, state: Leaves, answers: dict[int, Message]):
 
 
 _ONLINE = Step(
-  asks=Kind.SETUP,
-  asked=(),
-  question=lambda plan, state: to_all(plan),
-  answers=Kind.SETUP,
   answered=('online uint8[n]',),
   answer=_online_answer,
   check=_online_check,
@@ -356,27 +341,25 @@ _ONLINE = Step(
 # Turn 'gradients'.
 
 
-def _static_question(plan: Plan, state: Leaves) -> Mapping[int, Arrays]:
+def _static_question(plan: Plan, state: Leaves) -> Reports:
   return masks.seeded(plan, state, *[(state['item'],)] * len(plan.nodes))
 
 
-def _dynamic_question(plan: Plan, state: Leaves) -> Mapping[int, Arrays]:
+def _dynamic_question(plan: Plan, state: Leaves) -> Reports:
   rated = _rated(state)
   sizes = [sum(len(rated[int(u)]) for u in node.users) for node in plan.nodes]
   pieces = np.split(state['pieces'], np.cumsum(sizes)[:-1])
   return masks.seeded(plan, state, *((state['item'], part) for part in pieces))
 
 
-def _gradients_answer(
-  host: Host, arrays: Arrays, state: Leaves, round: int, new: bool
-) -> Answer:
+def _gradients_answer(host: Host, asked: Question, state: Leaves) -> Answer:
   """Masked gradients; in a new turn users' vectors take their own step."""
-  seeds, items, *pieces = arrays
+  _, items, *pieces = asked.arrays
   there = _there(host, state)
   noise = pieces[0] if pieces else state['share'][there]
   if len(noise) != there.sum():
     raise RejectedError('wrong shape: pieces are not for those online')
-  if new:
+  if asked.new:
     old = jnp.asarray(state['factors'])
     factors, optimizer, counts = _node_step(
       old,
@@ -388,7 +371,7 @@ def _gradients_answer(
     )
     moved = {'factors': np.asarray(factors), 'counts': np.asarray(counts)}
     state = {**state, **moved, **folders.tree_leaves('optimizer', optimizer)}
-  return _sealed(host, state['counts'], noise, seeds, state, round), state
+  return _sealed(host, state['counts'], noise, asked, state), state
 
 
 @jax.jit  # most of a node's work
@@ -409,15 +392,13 @@ def _node_step(factors, optimizer, items, online, hosted, hyper):
   return kept(moved, factors), moved_optimizer, counts
 
 
-def _static_add(
-  plan: Plan, reports: Mapping[int, Arrays], round: int, state: Leaves
-) -> tuple[Aggregate, Leaves]:
+def _static_add(plan: Plan, reports: Reports, round: int, state: Leaves) -> Sum:
   return _added(plan, reports, round)[0], state
 
 
 def _dynamic_add(
-  plan: Plan, reports: Mapping[int, Arrays], round: int, state: Leaves
-) -> tuple[Aggregate, Leaves]:
+  plan: Plan, reports: Reports, round: int, state: Leaves
+) -> Sum:
   """The third party's sum without alpha, where any noise was dealt out."""
   if 'alpha' not in state:
     raise RejectedError('noise is collected before all rounds')

@@ -46,7 +46,7 @@ def masked_words(
   """What is reported: own integers plus share of noise plus mask, mod 2^32.
 
   Args:
-    counts: own integers: `untrusted.sums.user_sums` for all items (sound), or
+    counts: own integers: `sums_protocol.own_sums` for all items (sound), or
       `untrusted.rounds.gradient_counts` for own items (paper).
     share: of noise, integers of the same shape.
     mask: uint32, uniform, used once.

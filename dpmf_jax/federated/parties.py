@@ -32,7 +32,7 @@ from dpmf_jax.federated.journal import Journal
 from dpmf_jax.federated.keys import run_keys
 from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.federated.plan import AGGREGATOR, RECOMMENDER, Plan
-from dpmf_jax.federated.protocols import Host, Protocol, Step, Triples
+from dpmf_jax.federated.protocols import Host, Protocol, Question, Step, Triples
 from dpmf_jax.mechanisms.secure_sum import Aggregate, BrokenRoundError
 
 PROTOCOLS = {
@@ -83,7 +83,8 @@ def node(
     if protocol.seals and turn > last + 1:
       raise RejectedError(f'turn {turn} comes before those that are missing')
     step = steps[turn]
-    arrays, state = step.answer(host, message.arrays, state, round, turn > last)
+    asked = Question(message.arrays, round, new=turn > last)
+    arrays, state = step.answer(host, asked, state)
     if step.answers == Kind.SEALED:
       return envelopes.sealed_report(
         plan, number, private, round, arrays

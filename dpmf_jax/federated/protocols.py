@@ -20,9 +20,20 @@ from dpmf_jax.federated.plan import Node, Plan
 from dpmf_jax.mechanisms.secure_sum import Aggregate
 
 Triples = tuple[np.ndarray, np.ndarray, np.ndarray]  # user, item, value
-Add = Callable[
-  [Plan, Mapping[int, Arrays], int, Leaves], tuple[Aggregate, Leaves]
-]
+Answer = tuple[Arrays, Leaves]  # and the state after it
+Sum = tuple[Aggregate, Leaves]
+Reports = Mapping[int, Arrays]  # by node
+
+
+class Question(NamedTuple):
+  """What a node is asked; not `new` where it has answered the turn before.
+
+  What it draws and computes is of the turn; only masks are of the round.
+  """
+
+  arrays: Arrays
+  round: int
+  new: bool
 
 
 class Host(NamedTuple):
@@ -46,9 +57,7 @@ class Step(NamedTuple):
     question: (plan, recommender's state) -> arrays for each node.
     answers: the kind of an answer; SEALED is for the third party alone.
     answered: shapes of its arrays, unsealed.
-    answer: (host, arrays, state, round, new) -> (arrays, state) of a node; not
-      `new` where it has answered this turn in another round. What it draws
-      and computes is of the turn; only masks are of the round.
+    answer: (host, question, state) -> (arrays, state) of a node.
     check: (plan, number, arrays) -> None, or RejectedError.
     apply: (plan, state, answers or their sum) -> (recommender's state, what to
       say of it in the journal, or None for a turn that is no round).
@@ -57,15 +66,15 @@ class Step(NamedTuple):
     total: the shape of that sum.
   """
 
-  asks: Kind
-  asked: tuple[str, ...]
-  question: Callable[[Plan, Leaves], Mapping[int, Arrays]]
-  answers: Kind
-  answered: tuple[str, ...]
-  answer: Callable[[Host, Arrays, Leaves, int, bool], tuple[Arrays, Leaves]]
+  answer: Callable[[Host, Question, Leaves], Answer]
   apply: Callable[..., tuple[Leaves, dict[str, int] | None]]
+  asks: Kind = Kind.SETUP
+  asked: tuple[str, ...] = ()
+  question: Callable[[Plan, Leaves], Reports] = lambda plan, state: to_all(plan)
+  answers: Kind = Kind.SETUP
+  answered: tuple[str, ...] = ()
   check: Callable[[Plan, int, Arrays], None] = lambda plan, number, arrays: None
-  add: Add | None = None
+  add: Callable[[Plan, Reports, int, Leaves], Sum] | None = None
   total: str = ''
 
 

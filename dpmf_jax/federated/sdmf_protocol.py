@@ -24,7 +24,15 @@ from dpmf_jax.federated.folders import Leaves
 from dpmf_jax.federated.keys import RunKeys
 from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.federated.plan import Node, Plan
-from dpmf_jax.federated.protocols import Host, Protocol, Step, Triples, to_all
+from dpmf_jax.federated.protocols import (
+  Answer,
+  Host,
+  Protocol,
+  Question,
+  Step,
+  Triples,
+  to_all,
+)
 from dpmf_jax.mechanisms import response
 from dpmf_jax.rows import Rows, put_rows, rows
 from dpmf_jax.runs import key_words, words_key
@@ -108,17 +116,15 @@ def public_of(arrays: Arrays) -> Public:
   )
 
 
-def _answer(
-  host: Host, arrays: Arrays, state: Leaves, round: int, new: bool
-) -> tuple[Arrays, Leaves]:
+def _answer(host: Host, asked: Question, state: Leaves) -> Answer:
   """What those who are online report, one user after the other."""
   like = Memory(*[jnp.zeros(0)] * len(Memory._fields))
   memory = folders.saved_tree(state, 'memory', like)
   clients, uploads, online = _uploads(
-    jax.random.fold_in(words_key(state['key']), round),
+    jax.random.fold_in(words_key(state['key']), asked.round),
     Client(jnp.asarray(state['factors']), memory),
     *host.data,
-    public_of(arrays),
+    public_of(asked.arrays),
     sdcf.rules_of(host.plan.config),
     jnp.int32(host.node.first),
     capacity=_capacity(host.plan),

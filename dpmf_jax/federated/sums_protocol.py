@@ -11,7 +11,7 @@ all rounds, and a round is answered once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +22,16 @@ from dpmf_jax.federated.folders import Leaves
 from dpmf_jax.federated.keys import RunKeys
 from dpmf_jax.federated.messages import Kind
 from dpmf_jax.federated.plan import Node, Plan
-from dpmf_jax.federated.protocols import Host, Protocol, Step, Triples
+from dpmf_jax.federated.protocols import (
+  Answer,
+  Host,
+  Protocol,
+  Question,
+  Reports,
+  Step,
+  Sum,
+  Triples,
+)
 from dpmf_jax.mechanisms import secure_sum, shares
 from dpmf_jax.mechanisms.secure_sum import Aggregate, Report
 from dpmf_jax.plans.untrusted_pmf import UntrustedPMFConfig
@@ -37,7 +46,6 @@ def own_sums(plan: Plan, node: Node, ratings: Triples) -> np.ndarray:
   hyper = sums.hyper_of(plan.config, plan.num_users)
   feature = sums.feature_counts(np.ones((1, RANK)))
   user, item, value = ratings
-  # Of all users at once, as `sums.user_sums` has it for one.
   terms = sums.rating_terms(
     jnp.asarray(np.repeat(feature, len(value), axis=0)),
     jnp.asarray(value, jnp.float32),
@@ -91,14 +99,14 @@ def _start_node(host: Host, keys: RunKeys) -> Leaves:
   return {'share': np.stack(drawn)}
 
 
-def _answer(
-  host: Host, arrays: Arrays, state: Leaves, round: int, new: bool
-) -> tuple[Arrays, Leaves]:
+def _answer(host: Host, asked: Question, state: Leaves) -> Answer:
   """The masked reports of all of a node's users, on all items."""
   shape, users = (host.plan.num_items, WIDTH), host.node.users
-  each = zip(host.data, state['share'], arrays[0], users, strict=True)
+  each = zip(host.data, state['share'], asked.arrays[0], users, strict=True)
   words = [
-    masks.masked_words(counts, share, masks.mask(seed, shape, round, int(user)))
+    masks.masked_words(
+      counts, share, masks.mask(seed, shape, asked.round, int(user))
+    )
     for counts, share, seed, user in each
   ]
   return (users, np.stack(words)), state
@@ -109,9 +117,7 @@ def _check(plan: Plan, number: int, arrays: Arrays) -> None:
     raise RejectedError('other users')
 
 
-def _add(
-  plan: Plan, reports: Mapping[int, Arrays], round: int, state: Leaves
-) -> tuple[Aggregate, Leaves]:
+def _add(plan: Plan, reports: Reports, round: int, state: Leaves) -> Sum:
   every = [
     Report(round, int(user), words)
     for arrays in reports.values()

@@ -13,6 +13,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from untrusted_reports import user_sums
 
 from dpmf_jax import accounting
 from dpmf_jax.auditing import bounds
@@ -162,7 +163,7 @@ def seen(config, drawn, gone, known, rated):
   User 0 rated all items, or none, and nobody else rated any.
   """
   items = np.arange(REPEATS if rated else 0)
-  own = sums.user_sums(
+  own = user_sums(
     sums.feature_counts(np.ones((1, 1)))[0],
     items,
     np.full(len(items), 5.0, np.float32),

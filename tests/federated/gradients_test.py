@@ -121,13 +121,9 @@ def test_faults_are_left_out_and_turns_done_again(deployed):
 
 
 def test_no_turn_without_everybody(deployed):
-  def exchange(questions, seconds):
-    found = deployed.exchange(questions, seconds)
-    return [(who, data) for who, data in found if who != 1]
-
   for _ in range(2):  # also when it is started again
     with pytest.raises(TooFewNodesError):
-      deployed.run(exchange)
+      deployed.run(deployed.without_node(1))
   assert len(deployed.events('round broken')) == deployed.plan.attempts
 
 

@@ -155,13 +155,9 @@ def test_round_without_a_node_is_done_again_under_another_number(sums):
 
 
 def test_rounds_end_where_a_node_is_gone(sums):
-  def exchange(questions, seconds):
-    found = sums.exchange(questions, seconds)
-    return [(who, data) for who, data in found if who != 1]
-
   for _ in range(2):  # also when it is started again
     with pytest.raises(TooFewNodesError):
-      sums.run(exchange)
+      sums.run(sums.without_node(1))
     assert len(sums.events('round broken')) == sums.plan.attempts
   assert not sums.events('answered', 'aggregator')
 
@@ -172,11 +168,7 @@ THIRDS = (12, 12, 12)
 def test_dropouts_leave_room_for_a_node(tmp_path):
   sums = Sums(tmp_path / 'run', sizes=THIRDS, dropouts=12)
 
-  def exchange(questions, seconds):
-    found = sums.exchange(questions, seconds)
-    return [(who, data) for who, data in found if who != 1]
-
-  sums.run(exchange)
+  sums.run(sums.without_node(1))
   (done,) = sums.events('round done')
   assert done['users'] == 24
 

@@ -7,7 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from untrusted_reports import collected_noise, dealt_pieces, gradient_report
+from untrusted_reports import (
+  collected_noise,
+  dealt_pieces,
+  gradient_report,
+  user_sums,
+)
 
 from dpmf_jax import accounting
 from dpmf_jax.federated import masks as masking
@@ -195,7 +200,7 @@ def test_messages_add_up_to_what_the_simulator_sums(small_ratings, rank):
   masks = {u: secure_sum.one_time_mask(share[u].shape) for u in users}
   sent = []
   for u in users:
-    own = sums.user_sums(counts[u], rated[u], values[u], num_items, hyper)
+    own = user_sums(counts[u], rated[u], values[u], num_items, hyper)
     sent.append(Report(7, u, masking.masked_words(own, share[u], masks[u])))
   arrived = [u for u in users if u not in (2, 5, 11)]
   total = sums_protocol.aggregate(

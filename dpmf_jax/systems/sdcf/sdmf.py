@@ -21,12 +21,7 @@ from dpmf_jax.systems.sdcf import rounds as sdcf
 from dpmf_jax.systems.sdcf import sgld
 from dpmf_jax.systems.sdcf.client_blocks import Profile
 from dpmf_jax.systems.sdcf.client_errors import choice, sent_errors
-from dpmf_jax.systems.sdcf.types import (
-  Client,
-  Contribution,
-  Public,
-  State,
-)
+from dpmf_jax.systems.sdcf.types import Client, Contribution, Public, State
 from dpmf_jax.types import System
 
 

@@ -29,11 +29,7 @@ from dpmf_jax.kernels.gradients import row_gradient
 from dpmf_jax.kernels.slices import Chunk, sum_over_slices, take
 from dpmf_jax.mechanisms import secure_sum
 from dpmf_jax.mechanisms.clipping import clip_rows
-from dpmf_jax.plans.untrusted_pmf import (
-  UntrustedPMFConfig,
-  Users,
-  share_scale,
-)
+from dpmf_jax.plans.untrusted_pmf import UntrustedPMFConfig, Users, share_scale
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems import pmf
 from dpmf_jax.systems.untrusted.views import (

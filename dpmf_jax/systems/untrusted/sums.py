@@ -173,26 +173,6 @@ def statistic(rows: Rows, features: jax.Array, hyper: Hyper) -> jax.Array:
   return sum_over_slices(slice_sums, rows, features, (), hyper)
 
 
-def user_sums(
-  features: ArrayLike,
-  items: np.ndarray,
-  values: np.ndarray,
-  num_items: int,
-  hyper: Hyper,
-) -> np.ndarray:
-  """One user's part [I, W] of the statistic, int32, on the user's device."""
-  number = len(items)
-  # Padded, so that users with about as many ratings share compiled code.
-  padded = np.zeros(1 << max(number - 1, 0).bit_length(), np.float32)
-  padded[:number] = values
-  features = jnp.asarray(features, jnp.int32)
-  every = jnp.broadcast_to(features, (padded.size, features.size))
-  terms = np.asarray(rating_terms(every, jnp.asarray(padded), hyper))
-  sums = np.zeros((num_items, terms.shape[1]), np.int32)
-  np.add.at(sums, items, terms[:number])
-  return sums
-
-
 def noised_columns(rank: int, relation: Relation) -> slice:
   """Which of the W columns get noise: with 'replace' A is public."""
   return slice(rank * (rank + 1) // 2 if relation == 'replace' else 0, None)
