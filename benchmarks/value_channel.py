@@ -80,11 +80,11 @@ def main(argv: Sequence[str]) -> int:
 
 def attacked(config, ratings, users, truth, label: str) -> tuple[Any, Any]:
   """Figures over all attacked clients, and the curve of all their items."""
-  item, told, items, vector = transcript(config, ratings, users, truth, label)
+  item, upload, items, vector = transcript(config, ratings, users, truth, label)
   levels = sorted(set(ratings.value.tolist()))
   found, scores, rated, bits = [], [], [], []
   for client, rating in enumerate(truth):
-    sent, seen = by_item(item[:, client], told[:, client], ratings.num_items)
+    sent, seen = by_item(item[:, client], upload[:, client], ratings.num_items)
     one = value_channel.attack(
       sent, seen, items, levels=levels, rating=rating, user=vector[:, client]
     )
@@ -105,13 +105,13 @@ def attacked(config, ratings, users, truth, label: str) -> tuple[Any, Any]:
   )
 
 
-def by_item(item, told, num_items: int) -> tuple[np.ndarray, np.ndarray]:
+def by_item(item, upload, num_items: int) -> tuple[np.ndarray, np.ndarray]:
   """Messages [T, M] and [T, M, D] laid out by item: [T, I, D], [T, I]."""
   rounds, slot = np.nonzero(item < num_items)
   at = rounds, item[rounds, slot]
-  sent = np.zeros((len(item), num_items, told.shape[-1]), np.float32)
+  sent = np.zeros((len(item), num_items, upload.shape[-1]), np.float32)
   seen = np.zeros(sent.shape[:2], bool)
-  sent[at], seen[at] = told[rounds, slot], True
+  sent[at], seen[at] = upload[rounds, slot], True
   return sent, seen
 
 
@@ -135,11 +135,13 @@ def transcript(config, ratings, users, truth, label: str):
     public = sdcf.public_of(state)
     clients = jax.tree.map(lambda x: x[users], sdcf.clients_of(state))
     keys = jax.random.split(key, len(users))
-    told = jax.vmap(report, (0, 0, 0, None))(keys, clients, own, public)[1]
+    upload = jax.vmap(report, (0, 0, 0, None))(keys, clients, own, public)[1]
     q = public.item
-    drift = told.gradient / public.step_size
-    drift -= q[jnp.minimum(told.item, len(q) - 1)] * public.langevin.item_ridge
-    return told.item, drift / public.langevin.likelihood, q, clients.factors
+    drift = upload.gradient / public.step_size
+    drift -= (
+      q[jnp.minimum(upload.item, len(q) - 1)] * public.langevin.item_ridge
+    )
+    return upload.item, drift / public.langevin.likelihood, q, clients.factors
 
   step = jax.jit(system.step)
   init_key, run_key = jax.random.split(jax.random.key(_SEED.value))

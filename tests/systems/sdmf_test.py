@@ -237,16 +237,16 @@ def test_a_round_is_the_sum_of_what_clients_tell(small_ratings):
 def test_a_message_is_what_a_client_tells_with_noise():
   client, own, public = one_client()
   key = jax.random.key(0)
-  _, told = jax.jit(functools.partial(sdmf.client_round, capacity=ITEMS))(
+  _, gave = jax.jit(functools.partial(sdmf.client_round, capacity=ITEMS))(
     jax.random.split(key, 3)[0], client, own, public
   )
   item, (_, gradient) = scaled_part(client, own, public)
   item = np.asarray(item)
   used = item < ITEMS
-  np.testing.assert_array_equal(item[used], np.flatnonzero(told.sent))
-  wanted = 0.3 * np.outer(told.error, told.vector)
+  np.testing.assert_array_equal(item[used], np.flatnonzero(gave.sent))
+  wanted = 0.3 * np.outer(gave.error, gave.vector)
   np.testing.assert_allclose(gradient[used], wanted[item[used]], atol=1e-5)
-  assert not np.asarray(told.error)[~np.asarray(told.sent)].any()
+  assert not np.asarray(gave.error)[~np.asarray(gave.sent)].any()
 
 
 def test_noise_of_a_sum_is_that_of_its_messages(small_ratings):
@@ -262,7 +262,9 @@ def test_noise_of_a_sum_is_that_of_its_messages(small_ratings):
     # The mean of n gradients: its noise has variance eta / n.
     drawn.append(np.asarray(moved.factors.item - state.factors.item))
   keys = [jax.random.split(jax.random.key(k), 3)[0] for k in range(20)]
-  received = np.stack([np.asarray(told_counts(k, state, data)) for k in keys])
+  received = np.stack(
+    [np.asarray(received_counts(k, state, data)) for k in keys]
+  )
   assert received.sum(axis=1)[-1] == float(info.sent)
   scaled = np.stack(drawn) * np.sqrt(received / eta)[..., None]
   scaled = scaled[received > 0].ravel()
@@ -273,7 +275,7 @@ def test_noise_of_a_sum_is_that_of_its_messages(small_ratings):
 
 
 @jax.jit
-def told_counts(key, state, data):
+def received_counts(key, state, data):
   """How many gradients of each item the clients of a round send."""
   num_items = len(state.factors.item)
   capacity = sdcf.message_capacity(data.by_user, num_items, None)
