@@ -31,7 +31,7 @@ from dpmf_jax.ratings import catalog
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems import sdmf
 from dpmf_jax.systems.sdcf import rounds as sdcf
-from dpmf_jax.systems.sdcf.client_blocks import Own
+from dpmf_jax.systems.sdcf.client_blocks import Profile
 from launch import cli
 
 _DATASET = flags.DEFINE_string('dataset', 'ml-100k', 'Which.')
@@ -79,11 +79,11 @@ def main(argv: Sequence[str]) -> int:
 
 def attacked(config, ratings, users, truth, label: str) -> tuple[Any, Any]:
   """Figures over all attacked clients, and the curve of all their items."""
-  item, told, items, vector = transcript(config, ratings, users, truth, label)
+  item, upload, items, vector = transcript(config, ratings, users, truth, label)
   levels = sorted(set(ratings.value.tolist()))
   found, scores, rated, bits = [], [], [], []
   for client, rating in enumerate(truth):
-    sent, seen = by_item(item[:, client], told[:, client], ratings.num_items)
+    sent, seen = by_item(item[:, client], upload[:, client], ratings.num_items)
     one = value_attack.attack(
       sent, seen, items, levels=levels, rating=rating, user=vector[:, client]
     )
@@ -104,13 +104,13 @@ def attacked(config, ratings, users, truth, label: str) -> tuple[Any, Any]:
   )
 
 
-def by_item(item, told, num_items: int) -> tuple[np.ndarray, np.ndarray]:
+def by_item(item, upload, num_items: int) -> tuple[np.ndarray, np.ndarray]:
   """Messages [T, M] and [T, M, D] laid out by item: [T, I, D], [T, I]."""
   rounds, slot = np.nonzero(item < num_items)
   at = rounds, item[rounds, slot]
-  sent = np.zeros((len(item), num_items, told.shape[-1]), np.float32)
+  sent = np.zeros((len(item), num_items, upload.shape[-1]), np.float32)
   seen = np.zeros(sent.shape[:2], bool)
-  sent[at], seen[at] = told[rounds, slot], True
+  sent[at], seen[at] = upload[rounds, slot], True
   return sent, seen
 
 
@@ -122,7 +122,7 @@ def transcript(config, ratings, users, truth, label: str):
   data = training_data(ratings)
   system = sdmf.sdmf(config)
   capacity = sdcf.message_capacity(data.by_user, ratings.num_items, config.sent)
-  own = Own(
+  own = Profile(
     value=jnp.asarray(np.nan_to_num(truth), jnp.float32),
     rated=jnp.asarray(~np.isnan(truth)),
   )
@@ -134,11 +134,13 @@ def transcript(config, ratings, users, truth, label: str):
     public = sdcf.public_of(state)
     clients = jax.tree.map(lambda x: x[users], sdcf.clients_of(state))
     keys = jax.random.split(key, len(users))
-    told = jax.vmap(report, (0, 0, 0, None))(keys, clients, own, public)[1]
+    upload = jax.vmap(report, (0, 0, 0, None))(keys, clients, own, public)[1]
     q = public.item
-    drift = told.gradient / public.step_size
-    drift -= q[jnp.minimum(told.item, len(q) - 1)] * public.langevin.item_ridge
-    return told.item, drift / public.langevin.likelihood, q, clients.factors
+    drift = upload.gradient / public.step_size
+    drift -= (
+      q[jnp.minimum(upload.item, len(q) - 1)] * public.langevin.item_ridge
+    )
+    return upload.item, drift / public.langevin.likelihood, q, clients.factors
 
   step = jax.jit(system.step)
   init_key, run_key = jax.random.split(jax.random.key(_SEED.value))

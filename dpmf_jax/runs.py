@@ -62,12 +62,17 @@ def random_key(seed: int | None) -> jax.Array:
   """
   if seed is not None:
     return jax.random.key(seed, impl=GENERATOR)
-  return _wrapped(np.frombuffer(secrets.token_bytes(8), np.uint32))
+  return words_key(np.frombuffer(secrets.token_bytes(8), np.uint32))
 
 
-def _wrapped(data: np.ndarray) -> jax.Array:
-  """The key whose words are `data`."""
-  return jax.random.wrap_key_data(jnp.asarray(data), impl=GENERATOR)
+def words_key(words: np.ndarray) -> jax.Array:
+  """The key that was saved as `words`."""
+  return jax.random.wrap_key_data(jnp.asarray(words), impl=GENERATOR)
+
+
+def key_words(key: jax.Array) -> np.ndarray:
+  """A key as words, to be saved."""
+  return np.asarray(jax.random.key_data(key))
 
 
 def generator(key: jax.Array) -> str:
@@ -158,15 +163,15 @@ def restore(
       f'this one has {wanted.get(name)!r}; use the same settings to finish it, '
       'another --output, or --overwrite to drop it'
     )
-  state = jax.eval_shape(system.init, key, data)
+  state = jax.eval_shape(lambda key: system.init(key, data), key)
   like = {
-    'key': jax.random.key_data(key),
+    'key': key_words(key),
     'step': np.int32(0),
     'state': jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), state),
   }
   saved = files.load_tree(path, like)
   state = jax.tree.map(jnp.asarray, saved['state'])
-  return _wrapped(saved['key']), (int(saved['step']), state)
+  return words_key(saved['key']), (int(saved['step']), state)
 
 
 def _versions() -> dict[str, str]:
@@ -193,7 +198,7 @@ def checkpointer(
     files.save_tree(
       folder / _CHECKPOINT,
       {
-        'key': jax.random.key_data(key),
+        'key': key_words(key),
         'step': np.int32(report.step),
         'state': report.state,
       },
