@@ -17,24 +17,21 @@ import functools
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
 from dpmf_jax.plans import assumptions
-from dpmf_jax.plans.settings import (
-  config, delta_setting, epsilon_setting, relation_setting, scale_setting,
-  setting,
-)
+from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.spec import Case, Plan, Spec
 from dpmf_jax.types import Guarantee, Relation
 
 
-@config
+@declare.config
 class ToyMeansConfig:
   \"\"\"Public facts about a run.\"\"\"
 
-  relation: Relation = relation_setting('add_remove')
-  scale: tuple[float, float] = scale_setting()
-  epsilon: float = epsilon_setting()
-  delta: float = delta_setting(above=0, maximum=0.25)
-  toy_weight: float = setting(
-    2.0, above=0, maximum=10, help='How heavy the toy is.'
+  relation: Relation = declare.relation('add_remove')
+  scale: tuple[float, float] = declare.scale()
+  epsilon: float = declare.epsilon()
+  delta: float = declare.delta(above=0, maximum=0.25)
+  toy_weight: float = declare.setting(
+    default=2.0, above=0, maximum=10, help='How heavy the toy is.'
   )
 
 

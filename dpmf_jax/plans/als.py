@@ -5,21 +5,14 @@ from __future__ import annotations
 import functools
 from typing import Literal
 
-from dpmf_jax.plans.settings import (
-  config,
-  no_guarantee,
-  rank_setting,
-  scale_setting,
-  setting,
-  steps_setting,
-)
+from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.spec import Case, Plan, Spec
 
 # Above this rank conjugate gradients are faster, and take no [R, D, D].
 _LARGEST_CHOLESKY_RANK = 64
 
 
-@config
+@declare.config
 class ALSConfig:
   """Settings of a run; a step is a sweep over users and items.
 
@@ -37,16 +30,18 @@ class ALSConfig:
       by rank.
   """
 
-  scale: tuple[float, float] = scale_setting()
-  feedback: Literal['explicit', 'implicit'] = setting(default='explicit')
-  rank: int = rank_setting(default=16, maximum=2_000)
-  steps: int = steps_setting(default=12)
-  ridge: float = setting(default=1.2, above=0)
-  bias_ridge: float = setting(default=1.0, above=0)
-  biases: bool = setting(default=True)
-  alpha: float = setting(default=1.0, above=0)
-  init_std: float = setting(default=0.1, above=0)
-  solver: Literal['cholesky', 'cg'] | None = setting(default=None)
+  scale: tuple[float, float] = declare.scale()
+  feedback: Literal['explicit', 'implicit'] = declare.setting(
+    default='explicit'
+  )
+  rank: int = declare.rank(default=16, maximum=2_000)
+  steps: int = declare.steps(default=12)
+  ridge: float = declare.setting(default=1.2, above=0)
+  bias_ridge: float = declare.setting(default=1.0, above=0)
+  biases: bool = declare.setting(default=True)
+  alpha: float = declare.setting(default=1.0, above=0)
+  init_std: float = declare.setting(default=0.1, above=0)
+  solver: Literal['cholesky', 'cg'] | None = declare.setting(default=None)
 
   def check(self):
     if self.feedback == 'implicit' and self.scale[0] < 0:
@@ -66,7 +61,7 @@ class ALSConfig:
 def plan(config: ALSConfig) -> Plan:
   """That there is no privacy."""
   released = ('user factors', 'item factors', 'mean rating')
-  return Plan(no_guarantee('replace', released), config.steps)
+  return Plan(declare.no_guarantee('replace', released), config.steps)
 
 
 SPEC = Spec(

@@ -13,17 +13,8 @@ from dpmf_jax.accounting import tails
 from dpmf_jax.accounting.rounding import MAX_STD, least_spacing, user_term_bound
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP
 from dpmf_jax.plans import assumptions
+from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.auto import rank_for
-from dpmf_jax.plans.settings import (
-  config,
-  delta_setting,
-  epsilon_setting,
-  own_ridge_setting,
-  relation_setting,
-  scale_setting,
-  setting,
-  steps_setting,
-)
 from dpmf_jax.plans.spec import Case, Plan, Spec
 from dpmf_jax.types import Guarantee, Relation, Tails
 
@@ -39,7 +30,7 @@ TAIL_SHARE = 1e-4
 _ROUNDING = 1e-4
 
 
-@config
+@declare.config
 class DPALSConfig:
   """Public facts about a run; nothing here may be computed from ratings.
 
@@ -63,22 +54,22 @@ class DPALSConfig:
     vector_ridge: Ridge of users' vectors in sweeps.
   """
 
-  relation: Relation = relation_setting('add_remove')
-  scale: tuple[float, float] = scale_setting()
-  delta: float = delta_setting(above=0, maximum=0.25)
-  epsilon: float | None = epsilon_setting(default=None)
-  noise_multiplier: float | None = setting(default=None, above=0)
-  rank: int | None = setting(default=None, minimum=0, maximum=MAX_RANK)
-  steps: int = steps_setting(default=12, maximum=1_000)
-  contribution: float = setting(default=4.0, minimum=1e-6, maximum=1e6)
-  label_bound: float = setting(default=2.0, above=0, maximum=16)
-  count_scale: float = setting(default=0.5, above=0)
-  vector_share: float = setting(default=1.2, minimum=1e-6, maximum=1e6)
-  clip_norm: float = setting(default=0.2, minimum=1e-6, maximum=1e6)
-  adaptivity: float = setting(default=0.4, minimum=0, maximum=1)
-  bias_ridge: float = setting(default=10.0, minimum=1e-6, maximum=1e6)
-  vector_ridge: float = setting(default=1.0, minimum=1e-6, maximum=1e6)
-  final_vector_ridge: float = own_ridge_setting(
+  relation: Relation = declare.relation('add_remove')
+  scale: tuple[float, float] = declare.scale()
+  delta: float = declare.delta(above=0, maximum=0.25)
+  epsilon: float | None = declare.epsilon(default=None)
+  noise_multiplier: float | None = declare.setting(default=None, above=0)
+  rank: int | None = declare.setting(default=None, minimum=0, maximum=MAX_RANK)
+  steps: int = declare.steps(default=12, maximum=1_000)
+  contribution: float = declare.setting(default=4.0, minimum=1e-6, maximum=1e6)
+  label_bound: float = declare.setting(default=2.0, above=0, maximum=16)
+  count_scale: float = declare.setting(default=0.5, above=0)
+  vector_share: float = declare.setting(default=1.2, minimum=1e-6, maximum=1e6)
+  clip_norm: float = declare.setting(default=0.2, minimum=1e-6, maximum=1e6)
+  adaptivity: float = declare.setting(default=0.4, minimum=0, maximum=1)
+  bias_ridge: float = declare.setting(default=10.0, minimum=1e-6, maximum=1e6)
+  vector_ridge: float = declare.setting(default=1.0, minimum=1e-6, maximum=1e6)
+  final_vector_ridge: float = declare.own_ridge(
     default=5.0, what='a vector', above=None, minimum=1e-6, maximum=1e6
   )
 

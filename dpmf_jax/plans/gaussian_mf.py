@@ -12,24 +12,12 @@ from typing import Any, Literal, cast
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
 from dpmf_jax.plans import assumptions
-from dpmf_jax.plans.settings import (
-  config,
-  delta_setting,
-  epsilon_setting,
-  optimizer_setting,
-  rank_setting,
-  relation_setting,
-  ridge_setting,
-  scale_setting,
-  setting,
-  step_size_setting,
-  steps_setting,
-)
+from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.spec import Case, Plan, Spec, Start
 from dpmf_jax.types import Guarantee, Optimizer, Relation, Tails
 
 
-@config
+@declare.config
 class GaussianMFConfig:
   """Public facts about a run; nothing here may be computed from ratings.
 
@@ -53,25 +41,25 @@ class GaussianMFConfig:
       gradient.
   """
 
-  variant: Literal['paper', 'sound'] = setting(flag=False)
-  relation: Relation = relation_setting()
-  scale: tuple[float, float] = scale_setting()
-  delta: float = delta_setting(above=0, maximum=0.25)
-  epsilon: float | None = epsilon_setting(default=None)
-  noise_multiplier: float | None = setting(default=None, above=0)
-  epsilon_per_step: float | None = setting(default=None)
-  delta_per_step: float = setting(default=0.01)
-  rank: int = rank_setting(default=4, maximum=10_000)
-  steps: int = steps_setting(default=60)
-  step_size: float = step_size_setting(default=0.001)
-  ridge: float = ridge_setting(default=0.0)
-  clip_norm: float = setting(default=1.0, above=0)
-  residual_bound: float | None = setting(default=1.0)
-  offset: float | None = setting(default=None)
-  lattice_bits: int = setting(default=10, minimum=4, maximum=18)
-  init: Literal['unit', 'bias'] = setting(default='bias')
-  user_share: float = setting(default=0.5, above=0, below=1)
-  optimizer: Optimizer | None = optimizer_setting(
+  variant: Literal['paper', 'sound'] = declare.setting(flag=False)
+  relation: Relation = declare.relation()
+  scale: tuple[float, float] = declare.scale()
+  delta: float = declare.delta(above=0, maximum=0.25)
+  epsilon: float | None = declare.epsilon(default=None)
+  noise_multiplier: float | None = declare.setting(default=None, above=0)
+  epsilon_per_step: float | None = declare.setting(default=None)
+  delta_per_step: float = declare.setting(default=0.01)
+  rank: int = declare.rank(default=4, maximum=10_000)
+  steps: int = declare.steps(default=60)
+  step_size: float = declare.step_size(default=0.001)
+  ridge: float = declare.ridge(default=0.0)
+  clip_norm: float = declare.setting(default=1.0, above=0)
+  residual_bound: float | None = declare.setting(default=1.0)
+  offset: float | None = declare.setting(default=None)
+  lattice_bits: int = declare.setting(default=10, minimum=4, maximum=18)
+  init: Literal['unit', 'bias'] = declare.setting(default='bias')
+  user_share: float = declare.setting(default=0.5, above=0, below=1)
+  optimizer: Optimizer | None = declare.optimizer(
     default=None, instead_of='SGD with step_size'
   )
 

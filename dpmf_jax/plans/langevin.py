@@ -7,12 +7,12 @@ from typing import Literal
 
 from dpmf_jax import accounting
 from dpmf_jax.plans import assumptions, sdcf
-from dpmf_jax.plans.settings import config, no_guarantee, setting
+from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.spec import Case, Plan, Spec
 from dpmf_jax.types import Guarantee
 
 
-@config
+@declare.config
 class LangevinConfig(sdcf.LangevinSettings):
   """Public facts about a run; nothing here may be computed from ratings.
 
@@ -23,9 +23,9 @@ class LangevinConfig(sdcf.LangevinSettings):
     clip: paper: whether perturbed ratings are clipped to the scale.
   """
 
-  variant: Literal['none', 'paper'] = setting(flag=False)
-  epsilon: float | None = setting(default=None, above=0)
-  clip: bool = setting(default=False)
+  variant: Literal['none', 'paper'] = declare.setting(flag=False)
+  epsilon: float | None = declare.setting(default=None, above=0)
+  clip: bool = declare.setting(default=False)
 
   def check(self):
     if self.variant == 'paper' and self.epsilon is None:
@@ -36,7 +36,7 @@ class LangevinConfig(sdcf.LangevinSettings):
 def plan(config: LangevinConfig) -> Plan:
   """The paper's claim for perturbed ratings, or that there is none."""
   if config.variant == 'none':
-    stated = no_guarantee(
+    stated = declare.no_guarantee(
       'replace',
       ('user factors', 'item factors'),
       'none: the noise of a sampler is not calibrated to anything',

@@ -12,15 +12,7 @@ from dpmf_jax.accounting import records, tails
 from dpmf_jax.accounting.rounding import MAX_STD
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP
 from dpmf_jax.plans import assumptions
-from dpmf_jax.plans.settings import (
-  config,
-  epsilon_setting,
-  own_ridge_setting,
-  pure_delta_setting,
-  relation_setting,
-  scale_setting,
-  setting,
-)
+from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.spec import Case, Plan, Spec
 from dpmf_jax.types import Guarantee, Relation, Tails, Unit
 
@@ -33,7 +25,7 @@ _MAX_BITS = 10  # of a client's weight
 _MAX_SQUARES = 2**31
 
 
-@config
+@declare.config
 class LocalMFConfig:
   """Public facts about a run; nothing here may be computed from ratings.
 
@@ -59,25 +51,27 @@ class LocalMFConfig:
       scale.
   """
 
-  variant: Literal['sound'] = setting(flag=False)
-  unit: Unit = setting()
-  relation: Relation = relation_setting()
-  scale: tuple[float, float] = scale_setting()
-  epsilon: float = epsilon_setting(
+  variant: Literal['sound'] = declare.setting(flag=False)
+  unit: Unit = declare.setting()
+  relation: Relation = declare.relation()
+  scale: tuple[float, float] = declare.scale()
+  epsilon: float = declare.epsilon(
     above=None, minimum=1e-4, maximum=records.MAX_EPSILON
   )
-  delta: float = pure_delta_setting(default=0.0)
-  levels: tuple[float, ...] | None = setting(default=None)
-  rounding: Literal['nearest', 'stochastic'] = setting(default='nearest')
-  rank: int = setting(default=8, minimum=0, maximum=1_000)
-  clip_norm: float = setting(default=6.0, minimum=0.01, maximum=1e4)
-  count_scale: float = setting(default=0.5, above=0)
-  prior_variance: float = setting(default=0.3, above=0)
-  bias_ridge: float = own_ridge_setting(default=4.0, what='a bias')
-  mean_ridge: float = own_ridge_setting(
+  delta: float = declare.pure_delta(default=0.0)
+  levels: tuple[float, ...] | None = declare.setting(default=None)
+  rounding: Literal['nearest', 'stochastic'] = declare.setting(
+    default='nearest'
+  )
+  rank: int = declare.setting(default=8, minimum=0, maximum=1_000)
+  clip_norm: float = declare.setting(default=6.0, minimum=0.01, maximum=1e4)
+  count_scale: float = declare.setting(default=0.5, above=0)
+  prior_variance: float = declare.setting(default=0.3, above=0)
+  bias_ridge: float = declare.own_ridge(default=4.0, what='a bias')
+  mean_ridge: float = declare.own_ridge(
     default=8.0, what='a factor on item means'
   )
-  vector_ridge: float = own_ridge_setting(default=150.0, what='a vector')
+  vector_ridge: float = declare.own_ridge(default=150.0, what='a vector')
 
   def check(self):
     if self.unit == 'user':

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import functools
 
-from dpmf_jax.plans.settings import (
-  config,
-  no_guarantee,
-  optimizer_setting,
-  rank_setting,
-  scale_setting,
-  setting,
-  step_size_setting,
-  steps_setting,
-)
+from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.spec import Case, Plan, Spec
 from dpmf_jax.types import Optimizer
 
 
-@config
+@declare.config
 class NonprivateConfig:
   """Settings of a run, in full-batch steps.
 
@@ -28,14 +19,14 @@ class NonprivateConfig:
     init_std: Standard deviation of the initial factors.
   """
 
-  scale: tuple[float, float] = scale_setting()
-  rank: int = rank_setting(default=20, maximum=10_000)
-  steps: int = steps_setting(default=150)
-  step_size: float = step_size_setting(default=0.02)
-  ridge: float = setting(default=0.12, minimum=0)
-  biases: bool = setting(default=True)
-  init_std: float = setting(default=0.1, above=0)
-  optimizer: Optimizer | None = optimizer_setting(
+  scale: tuple[float, float] = declare.scale()
+  rank: int = declare.rank(default=20, maximum=10_000)
+  steps: int = declare.steps(default=150)
+  step_size: float = declare.step_size(default=0.02)
+  ridge: float = declare.setting(default=0.12, minimum=0)
+  biases: bool = declare.setting(default=True)
+  init_std: float = declare.setting(default=0.1, above=0)
+  optimizer: Optimizer | None = declare.optimizer(
     default=None, instead_of='Adam with step_size'
   )
 
@@ -44,7 +35,7 @@ class NonprivateConfig:
 def plan(config: NonprivateConfig) -> Plan:
   """That there is no privacy."""
   released = ('user factors', 'item factors', 'mean rating')
-  return Plan(no_guarantee('replace', released), config.steps)
+  return Plan(declare.no_guarantee('replace', released), config.steps)
 
 
 SPEC = Spec(

@@ -12,25 +12,12 @@ from dpmf_jax.accounting import tails
 from dpmf_jax.accounting.rounding import HUBER_BITS, HUBER_ERROR, PRODUCT_BITS
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP, equation_sensitivities
 from dpmf_jax.plans import assumptions, gaussian_mf
-from dpmf_jax.plans.settings import (
-  check_least_delta,
-  check_most_epsilon,
-  config,
-  epsilon_setting,
-  own_ridge_setting,
-  pure_delta_setting,
-  rank_setting,
-  relation_setting,
-  ridge_setting,
-  scale_setting,
-  setting,
-  step_size_setting,
-)
+from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.spec import Case, Plan, Spec
 from dpmf_jax.types import Guarantee, Relation
 
 
-@config
+@declare.config
 class ObjectivePMFConfig:
   """Public facts about a run; nothing here may be computed from ratings.
 
@@ -57,27 +44,27 @@ class ObjectivePMFConfig:
     shift: Bits dropped from exact sums (sound, squared); more for more users.
   """
 
-  variant: Literal['paper', 'sound'] = setting(flag=False)
-  relation: Relation = relation_setting()
-  scale: tuple[float, float] = scale_setting()
-  epsilon: float = epsilon_setting()
-  delta: float = pure_delta_setting(default=0.0)
-  objective: Literal['zhang', 'hua'] = setting(default='zhang')
-  noise: Literal['once', 'every_step'] = setting(default='once')
-  rank: int = rank_setting(default=20)
-  ridge: float = ridge_setting(default=0.01)
-  step_size: float = step_size_setting(default=50.0)
-  pmf_steps: int = setting(default=50)
-  noise_steps: int = setting(default=50, minimum=1)
-  loss: Literal['squared', 'huber'] = setting(default='squared')
-  residual_bound: float | None = setting(default=None, above=0)
-  feature_share: float = setting(default=0.0, minimum=0, below=1)
-  feature_steps: int = setting(default=60)
-  count_scale: float = setting(default=1.0, above=0)
-  prior_variance: float = setting(default=0.35, above=0)
-  shift: int = setting(default=6, minimum=0, maximum=PRODUCT_BITS)
-  bias_ridge: float = own_ridge_setting(default=5.0, what='biases')
-  vector_ridge: float = own_ridge_setting(default=8.0, what='vectors')
+  variant: Literal['paper', 'sound'] = declare.setting(flag=False)
+  relation: Relation = declare.relation()
+  scale: tuple[float, float] = declare.scale()
+  epsilon: float = declare.epsilon()
+  delta: float = declare.pure_delta(default=0.0)
+  objective: Literal['zhang', 'hua'] = declare.setting(default='zhang')
+  noise: Literal['once', 'every_step'] = declare.setting(default='once')
+  rank: int = declare.rank(default=20)
+  ridge: float = declare.ridge(default=0.01)
+  step_size: float = declare.step_size(default=50.0)
+  pmf_steps: int = declare.setting(default=50)
+  noise_steps: int = declare.setting(default=50, minimum=1)
+  loss: Literal['squared', 'huber'] = declare.setting(default='squared')
+  residual_bound: float | None = declare.setting(default=None, above=0)
+  feature_share: float = declare.setting(default=0.0, minimum=0, below=1)
+  feature_steps: int = declare.setting(default=60)
+  count_scale: float = declare.setting(default=1.0, above=0)
+  prior_variance: float = declare.setting(default=0.35, above=0)
+  shift: int = declare.setting(default=6, minimum=0, maximum=PRODUCT_BITS)
+  bias_ridge: float = declare.own_ridge(default=5.0, what='biases')
+  vector_ridge: float = declare.own_ridge(default=8.0, what='vectors')
 
   def check(self):
     if not 0 < self.knee <= 2 * self.label_bound:
@@ -86,8 +73,8 @@ class ObjectivePMFConfig:
         'the width of the scale'
       )
     if self.variant == 'sound' and self.loss == 'huber':
-      check_most_epsilon(self, tails.most_laplace_epsilon())
-      check_least_delta(self, tails.laplace_uncovered(self.epsilon))
+      declare.check_most_epsilon(self, tails.most_laplace_epsilon())
+      declare.check_least_delta(self, tails.laplace_uncovered(self.epsilon))
     if self.objective == 'hua' and self.relation != 'replace':
       raise ValueError(
         "Hua et al. claim nothing for relation='add_remove'; use "
@@ -125,10 +112,10 @@ class ObjectivePMFConfig:
 
 def _check_tails(config: ObjectivePMFConfig, rank: int) -> None:
   """Raises ValueError where delta does not pay for ends of noise (sound)."""
-  check_most_epsilon(
+  declare.check_most_epsilon(
     config, tails.most_l2_laplace_epsilon(dimension(config, rank))
   )
-  check_least_delta(config, uncovered(config, rank))
+  declare.check_least_delta(config, uncovered(config, rank))
 
 
 def uncovered(config: ObjectivePMFConfig, rank: int) -> float:

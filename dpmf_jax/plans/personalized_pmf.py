@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from dpmf_jax import accounting
 from dpmf_jax.plans import objective_pmf as objective
-from dpmf_jax.plans.settings import config, relation_setting, setting
+from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.spec import Case, Plan, Spec
 from dpmf_jax.types import Guarantee, Relation
 
 
-@config
+@declare.config
 class PersonalizedPMFConfig(objective.ObjectivePMFConfig):
   """Public facts about a run; nothing here may be computed from ratings.
 
@@ -34,15 +34,15 @@ class PersonalizedPMFConfig(objective.ObjectivePMFConfig):
   """
 
   # Sampling proves nothing for changed values.
-  relation: Relation = relation_setting('add_remove')
-  objective: Literal['zhang', 'hua'] = setting(
+  relation: Relation = declare.relation('add_remove')
+  objective: Literal['zhang', 'hua'] = declare.setting(
     default='zhang', choices=('zhang',)
   )
   # What covers the search for a minimum costs all ratings the same.
-  loss: Literal['squared', 'huber'] = setting(
+  loss: Literal['squared', 'huber'] = declare.setting(
     default='squared', choices=('squared',)
   )
-  method: Literal['weights', 'sampling'] = setting(default='weights')
+  method: Literal['weights', 'sampling'] = declare.setting(default='weights')
 
   def check(self):
     super().check()

@@ -12,17 +12,7 @@ from dpmf_jax.accounting import tails
 from dpmf_jax.accounting.rounding import PRODUCT_BITS
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP, equation_sensitivities
 from dpmf_jax.plans import assumptions
-from dpmf_jax.plans.settings import (
-  check_least_delta,
-  check_most_epsilon,
-  config,
-  delta_setting,
-  epsilon_setting,
-  own_ridge_setting,
-  relation_setting,
-  scale_setting,
-  setting,
-)
+from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.spec import Case, Plan, Spec, Start
 from dpmf_jax.types import Guarantee, Relation, Tails
 
@@ -47,11 +37,11 @@ ERROR_VARIANCE = 0.8
 SLOPE_RIDGE = 4.0
 
 
-@config
+@declare.config
 class PowerMFConfig:
   """Public facts about a run; nothing here may be computed from ratings.
 
-  `choice.choice` has a rule for `rank` and `rounds`. Noise and sensitivities
+  `auto.choice` has a rule for `rank` and `rounds`. Noise and sensitivities
   are in quarters of the scale's width. With rank 0 delta pays for the ends of
   the noise alone, and 0 is as much as they cost.
 
@@ -72,22 +62,22 @@ class PowerMFConfig:
       for at most 2^(30 - this) users and items.
   """
 
-  relation: Relation = relation_setting('add_remove')
-  scale: tuple[float, float] = scale_setting()
-  epsilon: float = epsilon_setting()
-  delta: float = delta_setting(minimum=0, maximum=0.25)
-  rank: int = setting(default=6, minimum=0, maximum=MAX_RANK)
-  rounds: int = setting(default=8, minimum=1, maximum=MAX_ROUNDS)
-  mean_share: float = setting(default=0.2, above=0, below=1)
-  bias_share: float = setting(default=0.05, above=0, below=1)
-  last_weight: float = setting(default=2.0, above=0)
-  count_scale: float = setting(default=1.0, above=0)
-  residual_bound: float = setting(default=0.6, minimum=1e-3, maximum=16)
-  relaxation: float = setting(default=0.5, above=0, maximum=1)
-  bias_ridge: float = own_ridge_setting(default=5.0, what='a bias')
-  vector_ridge: float = own_ridge_setting(default=1.5, what='a vector')
-  shift: int = setting(default=6, minimum=0, maximum=PRODUCT_BITS)
-  lattice_bits: int = setting(default=10, minimum=4, maximum=18)
+  relation: Relation = declare.relation('add_remove')
+  scale: tuple[float, float] = declare.scale()
+  epsilon: float = declare.epsilon()
+  delta: float = declare.delta(minimum=0, maximum=0.25)
+  rank: int = declare.setting(default=6, minimum=0, maximum=MAX_RANK)
+  rounds: int = declare.setting(default=8, minimum=1, maximum=MAX_ROUNDS)
+  mean_share: float = declare.setting(default=0.2, above=0, below=1)
+  bias_share: float = declare.setting(default=0.05, above=0, below=1)
+  last_weight: float = declare.setting(default=2.0, above=0)
+  count_scale: float = declare.setting(default=1.0, above=0)
+  residual_bound: float = declare.setting(default=0.6, minimum=1e-3, maximum=16)
+  relaxation: float = declare.setting(default=0.5, above=0, maximum=1)
+  bias_ridge: float = declare.own_ridge(default=5.0, what='a bias')
+  vector_ridge: float = declare.own_ridge(default=1.5, what='a vector')
+  shift: int = declare.setting(default=6, minimum=0, maximum=PRODUCT_BITS)
+  lattice_bits: int = declare.setting(default=10, minimum=4, maximum=18)
 
   def check(self):
     low, high = self.scale
@@ -102,8 +92,10 @@ class PowerMFConfig:
     if self.rank and not self.delta > 0:
       raise ValueError('delta=0 needs rank=0: Gaussian noise has no pure form')
     if not self.rank:
-      check_most_epsilon(self, tails.most_l2_laplace_epsilon(2))
-      check_least_delta(self, tails.l2_laplace_uncovered(self.epsilon, 2))
+      declare.check_most_epsilon(self, tails.most_l2_laplace_epsilon(2))
+      declare.check_least_delta(
+        self, tails.l2_laplace_uncovered(self.epsilon, 2)
+      )
     plan(self)  # raises for so little noise that the end of its tails tells
 
   @property

@@ -6,19 +6,13 @@ import functools
 from typing import Literal
 
 from dpmf_jax.plans import sdcf
-from dpmf_jax.plans.settings import (
-  config,
-  rank_setting,
-  ridge_setting,
-  setting,
-  step_size_setting,
-)
+from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.spec import Case, Plan, Spec
 
 Sign = Literal['true', 'perturbed']
 
 
-@config
+@declare.config
 class SDBPRConfig(sdcf.SDCFSettings):
   """Public facts about a run; nothing here may be computed from ratings.
 
@@ -30,10 +24,10 @@ class SDBPRConfig(sdcf.SDCFSettings):
       ones or the permanent ones, which are perturbed.
   """
 
-  sign: Sign = setting(default='true')
-  rank: int = rank_setting(default=10)
-  step_size: float = step_size_setting(default=8.0)
-  ridge: float = ridge_setting(default=0.0)
+  sign: Sign = declare.setting(default='true')
+  rank: int = declare.rank(default=10)
+  step_size: float = declare.step_size(default=8.0)
+  ridge: float = declare.ridge(default=0.0)
 
 
 @functools.lru_cache

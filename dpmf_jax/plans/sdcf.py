@@ -9,25 +9,14 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from dpmf_jax import accounting
-from dpmf_jax.plans.settings import (
-  config,
-  no_guarantee,
-  optimizer_setting,
-  pure_delta_setting,
-  rank_setting,
-  ridge_setting,
-  scale_setting,
-  setting,
-  step_size_setting,
-  steps_setting,
-)
+from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.spec import Plan
 from dpmf_jax.types import Guarantee, Optimizer
 
 Average = Literal['item', 'all']
 
 
-@config
+@declare.config
 class LangevinSettings:
   """What all systems that take Langevin steps have in common.
 
@@ -44,17 +33,17 @@ class LangevinSettings:
       that item, or all of the round, as the paper writes.
   """
 
-  scale: tuple[float, float] = scale_setting()
-  delta: float = pure_delta_setting(default=0.0)
-  rank: int = rank_setting(default=50)
-  steps: int = steps_setting(default=100)
-  step_size: float = step_size_setting(default=0.4)
-  decay: float = setting(default=0.6, minimum=0)
-  likelihood_scale: float | None = setting(default=None, above=0)
-  ridge: float = ridge_setting(default=0.01)
-  ridges: Literal['fixed', 'gamma'] = setting(default='fixed')
-  average: Average = setting(default='item')
-  optimizer: Optimizer | None = optimizer_setting(
+  scale: tuple[float, float] = declare.scale()
+  delta: float = declare.pure_delta(default=0.0)
+  rank: int = declare.rank(default=50)
+  steps: int = declare.steps(default=100)
+  step_size: float = declare.step_size(default=0.4)
+  decay: float = declare.setting(default=0.6, minimum=0)
+  likelihood_scale: float | None = declare.setting(default=None, above=0)
+  ridge: float = declare.ridge(default=0.01)
+  ridges: Literal['fixed', 'gamma'] = declare.setting(default='fixed')
+  average: Average = declare.setting(default='item')
+  optimizer: Optimizer | None = declare.optimizer(
     default=None,
     instead_of="plain descent along the items' mean gradient, which has eta_t "
     'in it',
@@ -70,7 +59,7 @@ LITERAL: dict[str, Any] = {
 }
 
 
-@config
+@declare.config
 class SDCFSettings(LangevinSettings):
   """What the systems of SDCF have in common, besides Langevin steps.
 
@@ -91,13 +80,15 @@ class SDCFSettings(LangevinSettings):
       stop, once the items move by less than tolerance, too.
   """
 
-  variant: Literal['paper', 'none'] = setting(default='paper', flag=False)
-  epsilon: float | None = setting(default=None, above=0)
-  epsilon_instant: float | None = setting(default=None, above=0)
-  sent: float | None = setting(default=None, above=0)
-  online: float = setting(default=1.0, above=0, maximum=1)
-  tolerance: float = setting(default=0.0, minimum=0)
-  agreement: float = setting(default=1.0, above=0, maximum=1)
+  variant: Literal['paper', 'none'] = declare.setting(
+    default='paper', flag=False
+  )
+  epsilon: float | None = declare.setting(default=None, above=0)
+  epsilon_instant: float | None = declare.setting(default=None, above=0)
+  sent: float | None = declare.setting(default=None, above=0)
+  online: float = declare.setting(default=1.0, above=0, maximum=1)
+  tolerance: float = declare.setting(default=0.0, minimum=0)
+  agreement: float = declare.setting(default=1.0, above=0, maximum=1)
 
   def check(self):
     given = self.epsilon is not None or self.epsilon_instant is not None
@@ -106,7 +97,7 @@ class SDCFSettings(LangevinSettings):
 
 
 def epsilon_value_setting() -> Any:
-  return setting(
+  return declare.setting(
     1.0,
     minimum=0,
     help='eps_g, which the paper claims for fake residuals: they are drawn in '
@@ -157,7 +148,9 @@ def sdcf_plan(
     assumed: what the claim leans on besides `CLAIM`.
   """
   if config.variant == 'none':
-    stated = no_guarantee('add_remove', ('user factors', 'item factors'))
+    stated = declare.no_guarantee(
+      'add_remove', ('user factors', 'item factors')
+    )
     return Plan(stated, config.steps)
   permanent, instant = epsilons(config)
   fake = ''

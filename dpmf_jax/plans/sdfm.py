@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 
 from dpmf_jax.plans import sdcf
-from dpmf_jax.plans.settings import config, setting
+from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.spec import Case, Plan, Spec
 from dpmf_jax.ratings.attributes import Attributes
 
 
-@config
+@declare.config
 class SDFMConfig(sdcf.SDCFSettings):
   """Public facts about a run; nothing here may be computed from ratings.
 
@@ -22,13 +22,13 @@ class SDFMConfig(sdcf.SDCFSettings):
   """
 
   epsilon_value: float = sdcf.epsilon_value_setting()
-  attributes: Attributes | None = setting(
+  attributes: Attributes | None = declare.setting(
     default=None,
     holds=lambda attributes: isinstance(attributes, Attributes),
     must='ratings.attributes.Attributes',
     flag=False,
   )
-  side_step: float = setting(default=0.1, minimum=0, maximum=1)
+  side_step: float = declare.setting(default=0.1, minimum=0, maximum=1)
 
 
 ASSUMED = (

@@ -6,11 +6,11 @@ import functools
 from typing import Literal
 
 from dpmf_jax.plans import sdcf
-from dpmf_jax.plans.settings import config, setting
+from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.spec import Case, Plan, Spec
 
 
-@config
+@declare.config
 class SDMFConfig(sdcf.SDCFSettings):
   """Public facts about a run; nothing here may be computed from ratings.
 
@@ -18,7 +18,7 @@ class SDMFConfig(sdcf.SDCFSettings):
     variant: paper: as published.
   """
 
-  variant: Literal['paper', 'none'] = setting(
+  variant: Literal['paper', 'none'] = declare.setting(
     default='paper', choices=('paper',), flag=False
   )
   epsilon_value: float = sdcf.epsilon_value_setting()

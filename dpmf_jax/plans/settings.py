@@ -1,14 +1,16 @@
 """Settings: each is declared once, with its bounds and its help.
 
-  @config
+  from dpmf_jax.plans import settings as declare
+
+  @declare.config
   class ToyConfig:
     '''Public facts about a run.
 
     Attributes:
       weight: how much it weighs.
     '''
-    rank: int = rank_setting(default=4)
-    weight: float = setting(default=2.0, above=0, maximum=10)
+    rank: int = declare.rank(default=4)
+    weight: float = declare.setting(default=2.0, above=0, maximum=10)
 
 Checks, flags, `--help` and the tables of docs/systems.md are made of that. What
 concerns several settings at once is a method `check`, which runs after these.
@@ -197,7 +199,7 @@ def _is_scale(scale: Any) -> bool:
   return 1e-6 <= high - low <= 1e6
 
 
-def scale_setting() -> Any:
+def scale() -> Any:
   return setting(
     help='(lowest, highest) possible rating.',
     holds=_is_scale,
@@ -206,7 +208,7 @@ def scale_setting() -> Any:
   )
 
 
-def relation_setting(*allowed: Relation) -> Any:
+def relation(*allowed: Relation) -> Any:
   return setting(
     choices=allowed or None,
     help='Neighbouring relation. replace: the value of a rating is protected, '
@@ -215,15 +217,13 @@ def relation_setting(*allowed: Relation) -> Any:
   )
 
 
-def rank_setting(
-  default: Any, *, minimum: int = 1, maximum: int = 1_000
-) -> Any:
+def rank(default: Any, *, minimum: int = 1, maximum: int = 1_000) -> Any:
   return setting(
     default, minimum=minimum, maximum=maximum, help='Number of factors.'
   )
 
 
-def epsilon_setting(default: Any = dataclasses.MISSING, **bounds: Any) -> Any:
+def epsilon(default: Any = dataclasses.MISSING, **bounds: Any) -> Any:
   limits: Any = {'above': 0} | bounds
   return setting(
     default,
@@ -232,30 +232,30 @@ def epsilon_setting(default: Any = dataclasses.MISSING, **bounds: Any) -> Any:
   )
 
 
-def delta_setting(default: Any = dataclasses.MISSING, **bounds: Any) -> Any:
+def delta(default: Any = dataclasses.MISSING, **bounds: Any) -> Any:
   return setting(default, **bounds, help='Delta of the guarantee.')
 
 
-def pure_delta_setting(*, default: float) -> Any:
+def pure_delta(*, default: float) -> Any:
   """Of systems whose proof needs a delta for the ends of noise alone."""
-  return delta_setting(default, minimum=0, below=1)
+  return delta(default, minimum=0, below=1)
 
 
-def steps_setting(default: int, **bounds: Any) -> Any:
+def steps(default: int, **bounds: Any) -> Any:
   limits: Any = {'minimum': 1} | bounds
   return setting(default, **limits, help='Number of steps.')
 
 
-def step_size_setting(default: float) -> Any:
+def step_size(default: float) -> Any:
   return setting(default, above=0, help='Step size.')
 
 
-def ridge_setting(default: float, **bounds: Any) -> Any:
+def ridge(default: float, **bounds: Any) -> Any:
   limits: Any = {'minimum': 0} | bounds
   return setting(default, **limits, help='L2 penalty of factors.')
 
 
-def own_ridge_setting(default: float, what: str, **bounds: Any) -> Any:
+def own_ridge(default: float, what: str, **bounds: Any) -> Any:
   limits: Any = {'above': 0} | bounds
   return setting(
     default,
@@ -265,7 +265,7 @@ def own_ridge_setting(default: float, what: str, **bounds: Any) -> Any:
   )
 
 
-def optimizer_setting(*, default: None, instead_of: str) -> Any:
+def optimizer(*, default: None, instead_of: str) -> Any:
   return setting(
     default,
     help=f'An optax transformation, instead of {instead_of}.',
@@ -278,17 +278,17 @@ def optimizer_setting(*, default: None, instead_of: str) -> Any:
   kw_only_default=True,
   field_specifiers=(
     setting,
-    scale_setting,
-    relation_setting,
-    rank_setting,
-    epsilon_setting,
-    delta_setting,
-    pure_delta_setting,
-    steps_setting,
-    step_size_setting,
-    ridge_setting,
-    own_ridge_setting,
-    optimizer_setting,
+    scale,
+    relation,
+    rank,
+    epsilon,
+    delta,
+    pure_delta,
+    steps,
+    step_size,
+    ridge,
+    own_ridge,
+    optimizer,
   ),
 )
 def config(cls: type[_Class]) -> type[_Class]:

@@ -15,20 +15,7 @@ from dpmf_jax.accounting.shares import (
   move_epsilon,
 )
 from dpmf_jax.plans import assumptions
-from dpmf_jax.plans.settings import (
-  check_least_delta,
-  check_most_epsilon,
-  config,
-  epsilon_setting,
-  own_ridge_setting,
-  pure_delta_setting,
-  rank_setting,
-  relation_setting,
-  ridge_setting,
-  scale_setting,
-  setting,
-  step_size_setting,
-)
+from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.spec import Case, Plan, Spec
 from dpmf_jax.types import Guarantee, Relation
 
@@ -41,7 +28,7 @@ _MOST_COUNT_UNITS = 2**15 - 1
 _MOST_LABEL_UNITS = 2**22
 
 
-@config
+@declare.config
 class UntrustedPMFConfig:
   """Public facts about a run; nothing here may be computed from ratings.
 
@@ -69,27 +56,29 @@ class UntrustedPMFConfig:
     prior_variance: Of an item's vector around the common one (sound).
   """
 
-  variant: Literal['paper', 'sound'] = setting(flag=False)
-  relation: Relation = relation_setting()
-  scale: tuple[float, float] = scale_setting()
-  epsilon: float = epsilon_setting()
-  delta: float = pure_delta_setting(default=0.0)
-  colluders: int = setting(default=0)
-  dropouts: int = setting(default=0)
-  view: View = setting(default='public', flag=False)
-  users: Users = setting(default='static')
-  online: float = setting(default=1.0, above=0, maximum=1)
-  round_noise: float = setting(default=0.0, minimum=0)
-  rank: int = rank_setting(default=20)
-  ridge: float = ridge_setting(default=0.01)
-  rounds: int = setting(default=50, minimum=1)
-  step_size: float = step_size_setting(default=25.0)
-  residual_bound: float = setting(default=8.0, above=0)
-  count_scale: float = setting(default=1.0, above=0)
-  noise_bits: int = setting(default=12, minimum=1, maximum=MAX_SHARE_BITS)
-  prior_variance: float = setting(default=0.35, above=0)
-  bias_ridge: float = own_ridge_setting(default=5.0, what='biases')
-  vector_ridge: float = own_ridge_setting(default=8.0, what='vectors')
+  variant: Literal['paper', 'sound'] = declare.setting(flag=False)
+  relation: Relation = declare.relation()
+  scale: tuple[float, float] = declare.scale()
+  epsilon: float = declare.epsilon()
+  delta: float = declare.pure_delta(default=0.0)
+  colluders: int = declare.setting(default=0)
+  dropouts: int = declare.setting(default=0)
+  view: View = declare.setting(default='public', flag=False)
+  users: Users = declare.setting(default='static')
+  online: float = declare.setting(default=1.0, above=0, maximum=1)
+  round_noise: float = declare.setting(default=0.0, minimum=0)
+  rank: int = declare.rank(default=20)
+  ridge: float = declare.ridge(default=0.01)
+  rounds: int = declare.setting(default=50, minimum=1)
+  step_size: float = declare.step_size(default=25.0)
+  residual_bound: float = declare.setting(default=8.0, above=0)
+  count_scale: float = declare.setting(default=1.0, above=0)
+  noise_bits: int = declare.setting(
+    default=12, minimum=1, maximum=MAX_SHARE_BITS
+  )
+  prior_variance: float = declare.setting(default=0.35, above=0)
+  bias_ridge: float = declare.own_ridge(default=5.0, what='biases')
+  vector_ridge: float = declare.own_ridge(default=8.0, what='vectors')
 
   def check(self):
     if self.variant == 'paper':
@@ -324,9 +313,9 @@ def plan(config: UntrustedPMFConfig, rank: int = 1) -> Plan:
     return Plan(stated, config.rounds, {'gradients': scale})
   # The simulator's noise is within 1e-17 of its law on each coordinate.
   chance = rank * (rank + 3) // 2 * 1e-17
-  check_most_epsilon(config, math.log(tails.UNCOVERED / chance) - 1e-3)
+  declare.check_most_epsilon(config, math.log(tails.UNCOVERED / chance) - 1e-3)
   ends = (1 + math.exp(config.epsilon)) * chance
-  check_least_delta(config, ends)
+  declare.check_least_delta(config, ends)
   event = cast(accounting.Pure, stated.event)
   event = dataclasses.replace(event, uncovered=ends)
   return Plan(
