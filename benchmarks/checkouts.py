@@ -54,7 +54,8 @@ _DATA_DIR = flags.DEFINE_string(
 
 # Flags and scripts that have another name in `before`: {'--new': '--old'}.
 RENAMED: dict[str, str] = {}
-# What is meant to differ: {pattern of where: why}, as 'run/ids.json *'.
+# What is meant to differ: {pattern of where: why}, as in 'run/ids.json *' or
+# 'ran.json [[]0].stdout*', where [[] stands for a bracket.
 EXPECTED: dict[str, str] = {}
 # Fields that differ from run to run, in any JSON object.
 _IGNORED = {'date', 'files', 'run', 'seconds', 'versions'}
@@ -63,7 +64,7 @@ _IGNORED = {'date', 'files', 'run', 'seconds', 'versions'}
 _ENTROPY = ('*.safetensors *', '*rmse', '*error_cdf*', '*.png *', '*key')
 _RANDOM = {
   '--ledger': (*_ENTROPY, 'ran.json [[]0].stdout*', '*hash*', '*time*'),
-  'trial .*sdmf': ('*/state.safetensors answer',),
+  'trial .*sdmf': ('*/state.safetensors answer.[bv]*',),
   'trial .*untrusted': (*_ENTROPY, '*largest_difference'),
 }
 # First words of commands in checkouts.txt, which other flags follow.
