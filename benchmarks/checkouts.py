@@ -53,10 +53,30 @@ _DATA_DIR = flags.DEFINE_string(
 )
 
 # Flags and scripts that have another name in `before`: {'--new': '--old'}.
-RENAMED: dict[str, str] = {}
+RENAMED = {'benchmarks.federated.trial': 'launch.federated.trial'}
 # What is meant to differ: {pattern of where: why}, as in 'run/ids.json *' or
 # 'ran.json [[]0].stdout*', where [[] stands for a bracket.
-EXPECTED: dict[str, str] = {}
+EXPECTED = {
+  'run/certificate.json schema': 'certificates have version 2',
+  'run/certificate.json event*': "the ledger's encoding, not a repr",
+  '*.png *': 'titles and grids',
+  **{
+    f'*certificate.json parameters.{name}': 'a constant, not a setting'
+    for name in (
+      'growth',
+      'first_weight',
+      'full_rounds',
+      'user_quantile',
+      'item_quantile',
+      'gauge_power',
+      'error_variance',
+      'slope_ridge',
+      'memory',
+      'final_bias_ridge',
+      'init_size',
+    )
+  },
+}
 # Fields that differ from run to run, in any JSON object.
 _IGNORED = {'date', 'files', 'run', 'seconds', 'versions'}
 # {what is found in a case: patterns of where its results are random}: what no
@@ -77,7 +97,7 @@ SHORT = {
   '--output={out}/new.csv',
   'like': 'launch.recommend --model={out}/run --similar_to=i1,i2 '
   '--output={out}/like.csv',
-  'trial': 'launch.federated.trial --ratings={inputs}/ratings.csv --seed=3 '
+  'trial': 'benchmarks.federated.trial --ratings={inputs}/ratings.csv --seed=3 '
   '--rounds=3 --rank=3 --transport=local --output={out}/trial',
 }
 
