@@ -20,8 +20,9 @@ import numpy as np
 import tqdm
 from absl import flags
 
+from benchmarks import planted
 from dpmf_jax import accounting, auditing
-from dpmf_jax.auditing import bounds, pairs, planted, sampling
+from dpmf_jax.auditing import bounds, pairs, sampling
 from dpmf_jax.auditing.distinguishing import CONFIDENCE, RUNS, measure
 from dpmf_jax.auditing.statistics import Block
 from dpmf_jax.plans import SPECS

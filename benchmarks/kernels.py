@@ -25,6 +25,7 @@ import jax
 import numba
 import numpy as np
 import optax
+import scipy.sparse
 import tqdm
 from absl import flags
 
@@ -34,7 +35,7 @@ from dpmf_jax.plans.gaussian_mf import GaussianMFConfig
 from dpmf_jax.plans.nonprivate import NonprivateConfig
 from dpmf_jax.ratings import catalog
 from dpmf_jax.ratings.synthetic import synthetic
-from dpmf_jax.ratings.table import Ratings, to_csr
+from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import Data, device_mesh, put_replicated, training_data
 from dpmf_jax.systems import gaussian_mf
 from dpmf_jax.systems.nonprivate import nonprivate
@@ -338,8 +339,15 @@ def coo_run(start: Factors, ratings: Ratings) -> Run:
   return jax_run(gradient, *jax.device_put((start, *arrays)))
 
 
+def _to_csr(ratings: Ratings) -> scipy.sparse.csr_array:
+  """The [U, I] float32 matrix; a rating of 0 is a stored entry."""
+  shape = (ratings.num_users, ratings.num_items)
+  coords = (ratings.user, ratings.item)
+  return scipy.sparse.csr_array((ratings.value, coords), shape=shape)
+
+
 def scipy_run(start: Factors, ratings: Ratings, dtype: type) -> Run:
-  value: Any = to_csr(ratings).astype(dtype)
+  value: Any = _to_csr(ratings).astype(dtype)
   user = np.repeat(np.arange(ratings.num_users), np.diff(value.indptr))
 
   def gradient(factors):
@@ -395,7 +403,7 @@ def _numba_side_views(
 def numba_run(
   start: Factors, ratings: Ratings, kernel: Callable = _numba_side
 ) -> Run:
-  by_user = to_csr(ratings)
+  by_user = _to_csr(ratings)
   by_item = by_user.T.tocsr()
   offset = np.float32(OFFSET)
 

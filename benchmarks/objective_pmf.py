@@ -26,7 +26,7 @@ from dpmf_jax import accounting
 from dpmf_jax.evaluation import metrics, plots
 from dpmf_jax.plans import SPECS
 from dpmf_jax.ratings import catalog
-from dpmf_jax.ratings.specification import fraction_levels, from_fractions
+from dpmf_jax.ratings.specification import asked_by_fractions, from_fractions
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems import build
@@ -209,9 +209,9 @@ def threshold(
   **fractions: float,
 ) -> float:
   """Of the specification, from its own numbers: not from any rating."""
-  levels = fraction_levels(**fractions)
+  asked = asked_by_fractions(**fractions)
   return accounting.personal_threshold(
-    levels.epsilon, rule, levels.share, method=method
+    asked.epsilon, rule, asked.share, method=method
   )
 
 

@@ -28,7 +28,7 @@ from absl import flags
 from dpmf_jax.evaluation import metrics, ranking
 from dpmf_jax.plans import SPECS
 from dpmf_jax.ratings import attributes, catalog
-from dpmf_jax.ratings.splits import leave_one_out, random_split
+from dpmf_jax.ratings.splits import hold_out_per_user, random_split
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems import build
 from dpmf_jax.training import fit
@@ -182,7 +182,7 @@ def auc(train, test, user, item) -> float:
 
 
 def bpr_figures(ratings, rows) -> Iterator[tuple[str, list[float]]]:
-  splits = [leave_one_out(ratings, seed=seed) for seed in seeds()]
+  splits = [hold_out_per_user(ratings, 1, seed=seed) for seed in seeds()]
   counts = lambda train: np.bincount(train.item, minlength=train.num_items)
   yield (
     'popularity',

@@ -19,8 +19,8 @@ import numpy as np
 from absl import flags
 
 from dpmf_jax.evaluation import metrics
-from dpmf_jax.federated.untrusted_protocol import communication
 from dpmf_jax.plans import SPECS
+from dpmf_jax.plans.untrusted_pmf import communication
 from dpmf_jax.ratings import catalog
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.rows import training_data

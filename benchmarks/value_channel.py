@@ -4,7 +4,7 @@
 
 Trains SDMF as published on MovieLens-100K, reads the messages of some clients
 (`sdmf.client_report`) after the first third of the rounds, and gives them to
-`auditing.value_channel`, which knows what the server knows. Prints, for each
+`benchmarks.value_attack`, which knows what the server knows. Prints, for each
 pair (eps_g, eps_I) of claims, the area under the curve of rated against unrated
 items, among those sent twice or more, how well the client's vector is known,
 and how many ratings are read to the star. The bits alone are beside it: how
@@ -25,14 +25,13 @@ import numpy as np
 import tqdm
 from absl import flags
 
-from dpmf_jax.auditing import value_channel
-from dpmf_jax.evaluation import plots
+from benchmarks import value_attack
 from dpmf_jax.plans.sdmf import SDMFConfig
 from dpmf_jax.ratings import catalog
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems import sdmf
 from dpmf_jax.systems.sdcf import rounds as sdcf
-from dpmf_jax.systems.sdcf.client_blocks import Own
+from dpmf_jax.systems.sdcf.client_blocks import Profile
 from launch import cli
 
 _DATASET = flags.DEFINE_string('dataset', 'ml-100k', 'Which.')
@@ -74,25 +73,25 @@ def main(argv: Sequence[str]) -> int:
     pathlib.Path(_JSON.value).write_text(json.dumps(figures, indent=2) + '\n')
   if _PLOT.value:
     title = f'SDMF on {_DATASET.value}: rated items, by what clients send'
-    plots.roc(_PLOT.value, curves, title=title)
+    value_attack.draw(_PLOT.value, curves, title=title)
   return 0
 
 
 def attacked(config, ratings, users, truth, label: str) -> tuple[Any, Any]:
   """Figures over all attacked clients, and the curve of all their items."""
-  item, told, items, vector = transcript(config, ratings, users, truth, label)
+  item, upload, items, vector = transcript(config, ratings, users, truth, label)
   levels = sorted(set(ratings.value.tolist()))
   found, scores, rated, bits = [], [], [], []
   for client, rating in enumerate(truth):
-    sent, seen = by_item(item[:, client], told[:, client], ratings.num_items)
-    one = value_channel.attack(
+    sent, seen = by_item(item[:, client], upload[:, client], ratings.num_items)
+    one = value_attack.attack(
       sent, seen, items, levels=levels, rating=rating, user=vector[:, client]
     )
     known = ~np.isnan(one.score)
     # Items are compared with others of the same client.
     scores.append(one.score[known] - np.median(one.score[known]))
     rated.append(~np.isnan(rating[known]))
-    bits.append(value_channel.roc(seen.sum(axis=0)[known], rated[-1]).area)
+    bits.append(value_attack.roc(seen.sum(axis=0)[known], rated[-1]).area)
     found.append(one)
   figures = {
     'area': float(np.mean([one.rated.area for one in found])),
@@ -100,18 +99,18 @@ def attacked(config, ratings, users, truth, label: str) -> tuple[Any, Any]:
     'cosine': float(np.median([one.cosine for one in found])),
     'recovered': float(np.mean([one.recovered for one in found])),
   }
-  return figures, value_channel.roc(
+  return figures, value_attack.roc(
     np.concatenate(scores), np.concatenate(rated)
   )
 
 
-def by_item(item, told, num_items: int) -> tuple[np.ndarray, np.ndarray]:
+def by_item(item, upload, num_items: int) -> tuple[np.ndarray, np.ndarray]:
   """Messages [T, M] and [T, M, D] laid out by item: [T, I, D], [T, I]."""
   rounds, slot = np.nonzero(item < num_items)
   at = rounds, item[rounds, slot]
-  sent = np.zeros((len(item), num_items, told.shape[-1]), np.float32)
+  sent = np.zeros((len(item), num_items, upload.shape[-1]), np.float32)
   seen = np.zeros(sent.shape[:2], bool)
-  sent[at], seen[at] = told[rounds, slot], True
+  sent[at], seen[at] = upload[rounds, slot], True
   return sent, seen
 
 
@@ -123,7 +122,7 @@ def transcript(config, ratings, users, truth, label: str):
   data = training_data(ratings)
   system = sdmf.sdmf(config)
   capacity = sdcf.message_capacity(data.by_user, ratings.num_items, config.sent)
-  own = Own(
+  own = Profile(
     value=jnp.asarray(np.nan_to_num(truth), jnp.float32),
     rated=jnp.asarray(~np.isnan(truth)),
   )
@@ -135,11 +134,13 @@ def transcript(config, ratings, users, truth, label: str):
     public = sdcf.public_of(state)
     clients = jax.tree.map(lambda x: x[users], sdcf.clients_of(state))
     keys = jax.random.split(key, len(users))
-    told = jax.vmap(report, (0, 0, 0, None))(keys, clients, own, public)[1]
+    upload = jax.vmap(report, (0, 0, 0, None))(keys, clients, own, public)[1]
     q = public.item
-    drift = told.gradient / public.step_size
-    drift -= q[jnp.minimum(told.item, len(q) - 1)] * public.langevin.item_ridge
-    return told.item, drift / public.langevin.likelihood, q, clients.factors
+    drift = upload.gradient / public.step_size
+    drift -= (
+      q[jnp.minimum(upload.item, len(q) - 1)] * public.langevin.item_ridge
+    )
+    return upload.item, drift / public.langevin.likelihood, q, clients.factors
 
   step = jax.jit(system.step)
   init_key, run_key = jax.random.split(jax.random.key(_SEED.value))

@@ -45,7 +45,7 @@ class Rows:
     row: [C, S] int32, the row of a slice.
     num_rows: how many rows there are (static).
     mesh: devices over which C is sharded, or None (static).
-    level: [C, S, L] float32, the epsilon that each rating is to have, rounded
+    epsilon: [C, S, L] float32, the epsilon that each rating is to have, rounded
       down, and 0 in padding; None where there is no specification.
   """
 
@@ -55,7 +55,7 @@ class Rows:
   row: Any
   num_rows: int
   mesh: Any = None
-  level: Any = None
+  epsilon: Any = None
 
 
 class Data(NamedTuple):
@@ -71,7 +71,7 @@ def rows(
   value: np.ndarray,
   num_rows: int,
   *,
-  level: np.ndarray | None = None,
+  epsilon: np.ndarray | None = None,
   slots: int = SLOTS,
   slices: int = SLICES,
   chunk_multiple: int = 1,
@@ -84,7 +84,7 @@ def rows(
     column: [N] its index on the other side.
     value: [N] its value.
     num_rows: rows in all; rows without ratings take no slices.
-    level: [N] the epsilon that it is to have, or None.
+    epsilon: [N] the epsilon that it is to have, or None.
     slots: L, slots in a slice.
     slices: S, slices in a chunk.
     chunk_multiple: C is padded to a multiple of this, to shard evenly.
@@ -123,11 +123,11 @@ def rows(
   flat_value = np.zeros(total * slots, np.float32)
   flat_column[slot] = column
   flat_value[slot] = value
-  flat_level = None
-  if level is not None:
-    flat_level = np.zeros(total * slots, np.float32)
-    flat_level[slot] = rounded_down(level[by_row])
-    flat_level = flat_level.reshape(chunks, slices, slots)
+  flat_epsilon = None
+  if epsilon is not None:
+    flat_epsilon = np.zeros(total * slots, np.float32)
+    flat_epsilon[slot] = rounded_down(epsilon[by_row])
+    flat_epsilon = flat_epsilon.reshape(chunks, slices, slots)
   length = np.zeros(total, np.int32)
   length[:used] = np.minimum(counts[slice_row] - rank * slots, slots)[order]
   # Padding slices belong to the last row, and add zero.
@@ -139,7 +139,7 @@ def rows(
     length=length.reshape(chunks, slices),
     row=padded_row.reshape(chunks, slices),
     num_rows=num_rows,
-    level=flat_level,
+    epsilon=flat_epsilon,
   )
 
 
@@ -153,7 +153,7 @@ def rounded_down(values: np.ndarray) -> np.ndarray:
 
 def data_rows(ratings: Ratings, *, chunk_multiple: int = 1, **layout) -> Data:
   """Both orientations of `ratings` as NumPy row slices."""
-  layout |= {'chunk_multiple': chunk_multiple, 'level': ratings.epsilon}
+  layout |= {'chunk_multiple': chunk_multiple, 'epsilon': ratings.epsilon}
   return Data(
     by_user=rows(
       ratings.user, ratings.item, ratings.value, ratings.num_users, **layout
@@ -168,7 +168,7 @@ AXIS = 'chunks'
 
 jax.tree_util.register_dataclass(
   Rows,
-  data_fields=['column', 'value', 'length', 'row', 'level'],
+  data_fields=['column', 'value', 'length', 'row', 'epsilon'],
   meta_fields=['num_rows', 'mesh'],
 )
 

@@ -29,9 +29,10 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from dpmf_jax import accounting, files
+from dpmf_jax import files
 from dpmf_jax.certificates import GENERATOR, validate, versions
 from dpmf_jax.evaluation.metrics import rmse
+from dpmf_jax.plans.spec import Plan
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.serving import models
@@ -61,12 +62,17 @@ def random_key(seed: int | None) -> jax.Array:
   """
   if seed is not None:
     return jax.random.key(seed, impl=GENERATOR)
-  return _wrapped(np.frombuffer(secrets.token_bytes(8), np.uint32))
+  return words_key(np.frombuffer(secrets.token_bytes(8), np.uint32))
 
 
-def _wrapped(data: np.ndarray) -> jax.Array:
-  """The key whose words are `data`."""
-  return jax.random.wrap_key_data(jnp.asarray(data), impl=GENERATOR)
+def words_key(words: np.ndarray) -> jax.Array:
+  """The key that was saved as `words`."""
+  return jax.random.wrap_key_data(jnp.asarray(words), impl=GENERATOR)
+
+
+def key_words(key: jax.Array) -> np.ndarray:
+  """A key as words, to be saved."""
+  return np.asarray(jax.random.key_data(key))
 
 
 def generator(key: jax.Array) -> str:
@@ -157,15 +163,15 @@ def restore(
       f'this one has {wanted.get(name)!r}; use the same settings to finish it, '
       'another --output, or --overwrite to drop it'
     )
-  state = jax.eval_shape(system.init, key, data)
+  state = jax.eval_shape(lambda key: system.init(key, data), key)
   like = {
-    'key': jax.random.key_data(key),
+    'key': key_words(key),
     'step': np.int32(0),
     'state': jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), state),
   }
   saved = files.load_tree(path, like)
   state = jax.tree.map(jnp.asarray, saved['state'])
-  return _wrapped(saved['key']), (int(saved['step']), state)
+  return words_key(saved['key']), (int(saved['step']), state)
 
 
 def _versions() -> dict[str, str]:
@@ -192,7 +198,7 @@ def checkpointer(
     files.save_tree(
       folder / _CHECKPOINT,
       {
-        'key': jax.random.key_data(key),
+        'key': key_words(key),
         'step': np.int32(report.step),
         'state': report.state,
       },
@@ -273,11 +279,11 @@ class Recorder:
 
 
 def progress(
-  system: System, curve: list[dict], *, delta: float | None, disable=False
+  plan: Plan, curve: list[dict], *, delta: float | None, disable=False
 ) -> tuple[tqdm, Callable[[Report], None]]:
   """A bar, and a callback that shows step, RMSE and epsilon so far on it."""
   bar = tqdm(
-    total=system.steps, unit='step', desc='training', disable=disable or None
+    total=plan.steps, unit='step', desc='training', disable=disable or None
   )
 
   def callback(report: Report) -> None:
@@ -287,28 +293,12 @@ def progress(
       for name, value in (curve[-1] if curve else {}).items()
       if name.endswith('_rmse')
     }
-    spent = epsilon_so_far(system.guarantee, report.step, delta)
+    spent = None if delta is None else plan.epsilon(report.step, delta)
     if spent is not None:
       shown['epsilon'] = f'{spent:.3g}'
     bar.set_postfix(shown)
 
   return bar, callback
-
-
-def epsilon_so_far(
-  guarantee: Guarantee, step: int, delta: float | None
-) -> float | None:
-  """What the first `step` steps spend; None where there is no guarantee."""
-  if guarantee.event is None or delta is None:
-    return None
-  if step == 0:
-    return 0.0
-  # Systems that release once spend all of it then.
-  done = min(step, accounting.count_of(guarantee.event))
-  return accounting.epsilon(
-    accounting.after(guarantee.event, done),
-    delta or accounting.uncovered(guarantee),
-  )
 
 
 def write_model(

@@ -305,7 +305,7 @@ def draw(path: str, system: str, answer: Answer) -> None:
   proved: dict[str, list[float]] = {}
   claimed: dict[str, list[float]] = {}
   for count in steps:
-    part = accounting.after(event, count)
+    part = accounting.prefix(event, count)
     curve, bounds = accounting.curve_of(part), accounting.bounds(part, delta)
     left = accounting.delta_left(part, delta)
     points = {
@@ -316,7 +316,7 @@ def draw(path: str, system: str, answer: Answer) -> None:
     for name, value in points.items():
       proved.setdefault(name, []).append(value)
     if answer.claim is not None:
-      claim = accounting.epsilon(accounting.after(answer.claim, count), delta)
+      claim = accounting.epsilon(accounting.prefix(answer.claim, count), delta)
       claimed.setdefault('claimed by the paper', []).append(claim)
   name = f'{system} (paper)' if claimed else system
   for setting in ('noise_multiplier', 'epsilon_per_release'):

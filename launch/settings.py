@@ -99,7 +99,7 @@ def _help(by_system: Mapping[str, Setting]) -> str:
   defaults: dict[str, list[str]] = {}
   for system, each in by_system.items():
     none = each.default is dataclasses.MISSING or each.default is None
-    value = '' if none else f'{each.default} '
+    value = '' if none else f'default {each.default}: '
     defaults.setdefault(value, []).append(system)
   shown = '; '.join(f'{v}{", ".join(who)}' for v, who in defaults.items())
   return f'{said} ({shown})'

@@ -12,7 +12,7 @@ from absl import flags
 
 from dpmf_jax import accounting
 from dpmf_jax.ratings import specification
-from dpmf_jax.ratings.specification import Levels
+from dpmf_jax.ratings.specification import AskedEpsilons
 from dpmf_jax.ratings.table import Ratings
 
 _COLUMN = flags.DEFINE_string(
@@ -125,12 +125,12 @@ def _rule() -> Any:
   return number
 
 
-def levels() -> Levels | None:
+def asked() -> AskedEpsilons | None:
   """The public distribution of epsilons; None where only ratings have them."""
   if _FILE.value is not None:
-    return specification.user_levels(_table())
+    return specification.asked_by_users(_table())
   if _SPECIFICATION.value == 'fractions':
-    return specification.fraction_levels(**_fractions())
+    return specification.asked_by_fractions(**_fractions())
   return None
 
 
@@ -147,7 +147,7 @@ def threshold(method: Literal['weights', 'sampling']) -> float | None:
   rule = _rule()
   if isinstance(rule, float):
     return rule
-  public = levels()
+  public = asked()
   assert public is not None  # see `check`
   return accounting.personal_threshold(
     public.epsilon, rule, public.share, method=method
@@ -159,7 +159,7 @@ def summary(epsilons: np.ndarray) -> dict[str, Any]:
   values, counts = np.unique(epsilons, return_counts=True)
   share = counts / counts.sum()
   return specification.summary(
-    specification.Levels(values, share, 'the training ratings')
+    specification.AskedEpsilons(values, share, 'the training ratings')
   )
 
 

@@ -231,7 +231,7 @@ def _features(spec, ratings) -> tuple[Any, ...]:
     return ()
   if not spec.takes_features:
     raise ValueError(f'--system={_SYSTEM.value} takes no --user_features')
-  from dpmf_jax.ratings.features import read_user_features
+  from dpmf_jax.ratings.attributes import read_user_features
 
   return (read_user_features(ratings, path),)
 
@@ -439,7 +439,10 @@ def _train() -> None:
   # The other half drew masks for releases once: steps keep their noise.
   fit_key, _ = jax.random.split(key)
   recorder = runs.Recorder(system, data, test_rows, ratings.scale)
-  bar, show = runs.progress(system, recorder.curve, delta=delta)
+  ranks = [matrix.shape[1] for matrix in features]
+  bar, show = runs.progress(
+    spec.plan(config, *ranks), recorder.curve, delta=delta
+  )
   with bar:
     fit(
       system,
@@ -470,7 +473,7 @@ def _train() -> None:
     run=run,
     parameters=public,
     lists=lists,
-    personal=own and own.statement(specifications.levels()),
+    personal=own and own.statement(specifications.asked()),
   )
   report = {
     'note': 'computed from the ratings without noise: not covered by the '
@@ -535,7 +538,7 @@ def _train() -> None:
   print(f'  RMSE {report["train_rmse"]:.4f}  this model, training ratings\n')
   if 'ranking' in report:
     print(f'{ranking.text(report["ranking"])}\n')
-  print(certificates.text(document))
+  print(wording.summary(document))
   if _LEDGER.value is not None:
     print(f'\n{ledger.summary(_LEDGER.value)}')
   print(f'\nwritten to {folder}/: {", ".join(runs.OUTPUTS)}, private/')

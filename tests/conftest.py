@@ -50,9 +50,11 @@ def data_dir() -> Path:
 def launch():
   """Runs `python -m launch.NAME ...` in a process of its own."""
 
-  def run(name: str, *flags: str, **options) -> subprocess.CompletedProcess:
+  def run(
+    name: str, *flags: str, room: str = 'launch', **options
+  ) -> subprocess.CompletedProcess:
     return subprocess.run(
-      [sys.executable, '-m', f'launch.{name}', *flags],
+      [sys.executable, '-m', f'{room}.{name}', *flags],
       cwd=ROOT,
       capture_output=True,
       text=True,

@@ -8,18 +8,10 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from dpmf_jax.federated import (
-  boxes,
-  folders,
-  gradients_node,
-  gradients_server,
-  sdmf_node,
-  sdmf_server,
-  sums_aggregator,
-  sums_node,
-  sums_server,
-)
+from benchmarks.federated.preparation import planned, prepared
+from dpmf_jax.federated import envelopes, folders, messages, parties
 from dpmf_jax.federated.journal import journal, read_log, read_transcript
+from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.federated.plan import AGGREGATOR, Node, Plan, new_run
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.rows import training_data
@@ -89,20 +81,71 @@ def plan_of(**changes):
   return Plan(**fields | changes)
 
 
-class Parties:
+class Deployed:
   """Parties in folders of their own, and an exchange that calls them."""
 
-  def __init__(self, folder, plan):
-    self.folder, self.plan = folder, plan
-    self.places = [folder / f'node-{i}' for i in range(len(plan.nodes))]
+  settings = SETTINGS
+  system = 'sdmf'
+
+  def __init__(self, folder, plan=None, sizes=SIZES, **settings):
+    self.folder = folder
+    self.places = [folder / f'node-{i}' for i in range(len(sizes))]
+    self.third = folder / 'aggregator'
+    for place in [*self.places, self.third, folder / 'recommender']:
+      place.mkdir(parents=True, exist_ok=True)
+    self.plan = plan or self.planned(sizes, settings)
     self.nodes = {}
-    for place in [*self.places, folder / 'recommender']:
-      place.mkdir(exist_ok=True)
+    for number in range(len(sizes)):
+      self.start(number)
+    if self.system != 'sdmf':
+      self.start_aggregator()
     self.book = journal(folder / 'recommender', transcript=True)
+
+  def planned(self, sizes, settings):
+    key = lambda place: envelopes.public_key(envelopes.own_key(place))
+    sealed = self.system != 'sdmf'
+    firsts = np.cumsum([0, *sizes])[:-1].tolist()
+    return plan_of(
+      system=self.system,
+      settings=self.settings | settings,
+      nodes=tuple(
+        Node(first, size, key(place) if sealed else '')
+        for first, size, place in zip(firsts, sizes, self.places, strict=True)
+      ),
+      aggregator_key=key(self.third) if sealed else '',
+    )
+
+  def start(self, number, seed=SEED):
+    place, here = self.places[number], self.plan.nodes[number]
+    ratings = of_users(here.first, here.size)
+    self.nodes[number] = parties.node(
+      self.plan, number, place, ratings, journal(place), seed=seed
+    )
+
+  def start_aggregator(self):
+    book = journal(self.third, transcript=True)
+    self.nodes[AGGREGATOR] = parties.aggregator(self.plan, self.third, book)
+
+  def run(self, exchange=None):
+    return parties.recommender(
+      self.plan,
+      self.folder / 'recommender',
+      exchange or self.exchange,
+      self.book,
+      seed=SEED,
+    )
 
   def exchange(self, questions, seconds):
     del seconds
     return [(who, self.nodes[who](data)) for who, data in questions.items()]
+
+  def without_node(self, number):
+    """An exchange in which nothing comes from a node."""
+    return lambda questions, seconds: [
+      (who, data)
+      for who, data in self.exchange(questions, seconds)
+      if who != number
+    ]
 
   def log(self, party='recommender'):
     return read_log(self.folder / party)
@@ -116,83 +159,34 @@ class Parties:
   def saved(self, party='recommender'):
     return folders.saved(self.folder / party, self.plan)
 
-
-class Deployed(Parties):
-  """SDMF: nodes and a recommender."""
-
-  def __init__(self, folder, plan):
-    super().__init__(folder, plan)
-    for number in range(NODES):
-      self.start(number)
-
-  def start(self, number, seed=SEED):
-    place = self.places[number]
-    self.nodes[number] = sdmf_node.node(
-      self.plan, number, place, of_node(number), journal(place), seed=seed
-    )
-
-  def run(self, exchange=None):
-    return sdmf_server.recommender(
-      self.plan,
-      self.folder / 'recommender',
-      exchange or self.exchange,
-      self.book,
-      seed=SEED,
-    )
+  def all_nodes(self, name):
+    """What the nodes keep under a name, one after the other."""
+    parts = [self.saved(place.name)[name] for place in self.places]
+    return np.concatenate(parts)
 
 
-class Sums(Parties):
+class Sums(Deployed):
   """The untrusted recommender's sums: nodes, an aggregator, a recommender."""
 
   settings = SUMS
+  system = 'untrusted_pmf'
 
-  def __init__(self, folder, sizes=SIZES, **settings):
-    folder.mkdir(exist_ok=True)
-    third = folder / 'aggregator'
-    places = [folder / f'node-{i}' for i in range(len(sizes))]
-    firsts = np.cumsum([0, *sizes])[:-1].tolist()
-    for place in [*places, third]:
-      place.mkdir()
-    key = lambda place: boxes.public_key(boxes.own_key(place / 'box.key'))
-    plan = plan_of(
-      system='untrusted_pmf',
-      settings=self.settings | settings,
-      nodes=tuple(
-        Node(first, size, key(place))
-        for first, size, place in zip(firsts, sizes, places, strict=True)
-      ),
-      aggregator_key=key(third),
-    )
-    super().__init__(folder, plan)
-    for number in range(len(sizes)):
-      self.start(number)
-    self.start_aggregator()
-
-  def start(self, number):
-    place, here = self.places[number], self.plan.nodes[number]
-    ratings = of_users(here.first, here.size)
-    self.nodes[number] = sums_node.node(
-      self.plan, number, place, ratings, journal(place)
-    )
-
-  def start_aggregator(self):
-    third = self.folder / 'aggregator'
-    self.nodes[AGGREGATOR] = sums_aggregator.aggregator(
-      self.plan, third, journal(third, transcript=True)
-    )
-
-  def run(self, exchange=None):
-    return sums_server.recommender(
-      self.plan,
-      self.folder / 'recommender',
-      exchange or self.exchange,
-      self.book,
-    )
+  def unsealed(self):
+    """What the third party finds in envelopes, as bytes by (node, round)."""
+    third, found = envelopes.own_key(self.third), {}
+    for way, who, data in self.transcript():
+      message = messages.from_bytes(data)
+      from_node = way == 'received' and who < len(self.places)
+      if from_node and message.kind == Kind.SEALED:
+        place = message.round, who
+        envelope = message.arrays[1].tobytes()
+        arrays = envelopes.opened_report(self.plan, *place, envelope, third)
+        found[place] = messages.to_bytes(Message(Kind.REPORT, *place, arrays))
+    return found
 
   def shares(self):
     """All users' shares of noise [U, I, W], from the folders of nodes."""
-    parts = [self.saved(place.name)['share'] for place in self.places]
-    return np.concatenate(parts)
+    return self.all_nodes('share')
 
   def without_noise(self):
     """The sum that the recommender got, less the shares of noise."""
@@ -204,20 +198,41 @@ class Gradients(Sums):
 
   settings = GRADIENTS
 
-  def start(self, number):
-    place = self.places[number]
-    self.nodes[number] = gradients_node.node(
-      self.plan, number, place, of_node(number), journal(place), seed=SEED
-    )
 
-  def run(self, exchange=None):
-    return gradients_server.recommender(
-      self.plan,
-      self.folder / 'recommender',
-      exchange or self.exchange,
-      self.book,
-      seed=SEED,
-    )
+# A trial, whose parties are processes.
+SUMS_TRIAL = {'system': 'untrusted_pmf', 'settings': SUMS}
+FAULTY = str(Path(__file__).parent / 'faulty_worker.py')
+KILLED = (FAULTY, '--faults=killed')
+
+
+def prepared_trial(tmp_path, *, system, settings, attempts):
+  """(folder, plan) of a trial with two nodes, with the files of each party."""
+  folder = tmp_path / 'run'
+  folder.mkdir()
+  plan = planned(
+    RATINGS,
+    system=system,
+    nodes=2,
+    settings={k: v for k, v in settings.items() if k != 'scale'},
+    attempts=attempts,
+    seconds=20.0,
+  )
+  return folder, prepared(folder, RATINGS, plan)
+
+
+def check_killed_sums(folder, plan, node):
+  """Asserts that a node and the aggregator, once killed, answered once."""
+  got, *nodes = (
+    folders.saved(folder / party / 'state', plan)
+    for party in ('recommender', 'node-0', 'node-1')
+  )
+  share = sum(each['share'].sum(axis=0) for each in nodes)
+  np.testing.assert_array_equal(got['sums'] - share, exact_sums(plan))
+  for party in (node, 'aggregator'):
+    events = [line['event'] for line in read_log(folder / party / 'state')]
+    assert events.count('started') == 2
+    assert events.count('answered') == 1
+    assert events.count('answered again') >= 1
 
 
 def exact_sums(plan, users=range(USERS)):

@@ -82,7 +82,7 @@ def test_padding_is_index_zero_and_value_zero(small_ratings):
 
 
 def test_levels_are_in_the_slots_of_their_ratings(small_ratings):
-  assert all(layout.level is None for layout in data_rows(small_ratings))
+  assert all(layout.epsilon is None for layout in data_rows(small_ratings))
   epsilon = np.random.default_rng(0).uniform(0.1, 1.0, 700)
   given = dataclasses.replace(small_ratings, epsilon=epsilon)
   pairs = zip(small_ratings.user, small_ratings.item, strict=True)
@@ -90,7 +90,7 @@ def test_levels_are_in_the_slots_of_their_ratings(small_ratings):
   for mesh in (None, device_mesh(2)):
     data = training_data(given, mesh=mesh, slices=4)
     for side, layout in zip((0, 1), data, strict=True):
-      level, column = np.asarray(layout.level), np.asarray(layout.column)
+      level, column = np.asarray(layout.epsilon), np.asarray(layout.column)
       assert level.dtype == np.float32
       mask = np.arange(32) < np.asarray(layout.length)[..., None]
       assert (level[~mask] == 0).all()
@@ -102,8 +102,8 @@ def test_levels_are_in_the_slots_of_their_ratings(small_ratings):
       np.testing.assert_allclose(got, exact, rtol=2**-23)
   plain = data_rows(small_ratings).by_user
   np.testing.assert_array_equal(plain.value, data_rows(given).by_user.value)
-  doubled = jax.jit(lambda layout: 2 * layout.level)(put_rows(data.by_user))
-  np.testing.assert_array_equal(doubled, 2 * np.asarray(data.by_user.level))
+  doubled = jax.jit(lambda layout: 2 * layout.epsilon)(put_rows(data.by_user))
+  np.testing.assert_array_equal(doubled, 2 * np.asarray(data.by_user.epsilon))
 
 
 @settings(max_examples=200)

@@ -1,5 +1,7 @@
 """A run as a folder: its key, its checkpoint and its end."""
 
+import dataclasses
+import itertools
 import json
 import random
 
@@ -8,7 +10,8 @@ import numpy as np
 import pytest
 from certified import make
 
-from dpmf_jax import files, runs
+from dpmf_jax import accounting, files, runs
+from dpmf_jax.plans import SPECS, config_of
 from dpmf_jax.rows import training_data
 from dpmf_jax.training import Report
 
@@ -22,7 +25,7 @@ def interrupted(tmp_path, small_ratings):
   folder = runs.prepare(tmp_path / 'run')
   key = runs.random_key(5)
   save = runs.checkpointer(folder, key, SETTINGS, run='this run', seconds=0)
-  save(Report(3, system.init(key, data), None))
+  save(Report(3, system.init(key, data)))
   restore = lambda: runs.restore(
     folder, system, data, runs.random_key(None), SETTINGS
   )
@@ -141,3 +144,20 @@ def test_a_key_without_a_seed_is_not_from_a_generator_that_can_be_seeded():
 def test_a_key_with_a_seed_is_that_of_jax():
   found = jax.random.key_data(runs.random_key(7))
   np.testing.assert_array_equal(found, jax.random.key_data(jax.random.key(7)))
+
+
+def test_the_bar_shows_what_steps_of_different_noise_cost():
+  config = config_of(
+    'power_mf', 'sound', scale=(1.0, 5.0), epsilon=2.0, delta=1e-6, rank=3
+  )
+  plan = SPECS['power_mf'].plan(config)
+  spent = [plan.epsilon(steps, 1e-6) for steps in range(plan.steps + 1)]
+  assert spent[0] == 0
+  assert all(a < b for a, b in itertools.pairwise(spent))
+  assert spent[-1] == pytest.approx(2.0, rel=1e-9)
+  # The item means have a fifth of the squared loss.
+  event = plan.guarantee.event
+  alone = dataclasses.replace(
+    event, noise_multiplier=event.noise_multiplier / 0.2**0.5
+  )
+  assert spent[1] == pytest.approx(accounting.epsilon(alone, 1e-6))

@@ -102,7 +102,6 @@ def toy_means(config: ToyMeansConfig) -> System:
     init=init,
     step=step,
     model=model,
-    RELEASED
     steps=planned.steps,
     guarantee=planned.guarantee,
   )
@@ -151,7 +150,7 @@ def ran(house, *arguments):
 def test_flags_and_help(house):
   shown = ran(house, '-m', 'launch.train', '--help')
   assert 'toy_means: Noisy means, for a test.' in shown
-  assert 'How heavy the toy is. (2.0 toy_means)' in shown
+  assert 'How heavy the toy is. (default 2.0: toy_means)' in shown
 
 
 def test_accounting(house):

@@ -5,41 +5,47 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from dpmf_jax.accounting import gaussian
+from dpmf_jax.accounting.accountant import epsilon as epsilon_of
 from dpmf_jax.accounting.events import (
+  Event,
+  Gaussian,
+  checked_count,
   checked_delta,
   checked_epsilon,
+  checked_multiplier,
   checked_number,
+  delta_left,
 )
 
 _TOLERANCE = 1e-6
 
 
-def calibrate_by(
-  epsilon_at: Callable[[float], float],
+def calibrate(
+  make: Callable[[float], Event],
   *,
   epsilon: float,
+  delta: float,
   low: float,
   high: float,
   integer: bool = False,
 ) -> float:
-  """The parameter in [low, high] that spends `epsilon`, never more.
+  """The parameter for which `make(parameter)` spends `epsilon`, never more.
 
-  Args:
-    epsilon_at: parameter -> epsilon, rising or falling.
-    epsilon: the target.
-    low: where the search starts; more than 0.
-    high: where the search ends.
-    integer: whether only whole numbers will do.
+    calibrate(lambda noise: Gaussian(noise, 100), epsilon=1.0, delta=1e-6,
+              low=0.1, high=1e4)
+    calibrate(lambda steps: Laplace(50.0, int(steps)), epsilon=1.0, delta=1e-6,
+              low=1, high=10**6, integer=True)
 
-  Returns:
-    A parameter within 1e-6 (relative) of one that spends more than `epsilon`,
-    or next to one if `integer`, and that spends at most `epsilon` itself, as
-    computed and not only up to rounding.
+  It lies within 1e-6 (relative) of a parameter that spends more, or next to
+  one if `integer`; `epsilon(make(result), delta)` is at most the target.
 
   Raises:
     ValueError: if all of [low, high] holds the target, or none of it.
   """
   target = checked_epsilon(epsilon)
+  if checked_number('delta', delta) != 0:
+    checked_delta(delta)
   low, high = checked_number('low', low), checked_number('high', high)
   if not 0 < low < high:
     raise ValueError(
@@ -47,7 +53,7 @@ def calibrate_by(
     )
   if integer:
     low, high = float(math.ceil(low)), float(math.floor(high))
-  at_low, at_high = epsilon_at(low), epsilon_at(high)
+  at_low, at_high = (epsilon_of(make(end), delta) for end in (low, high))
   if (at_low <= target) == (at_high <= target):
     side = 'all of' if at_low <= target else 'nothing in'
     raise ValueError(
@@ -55,12 +61,13 @@ def calibrate_by(
       f'{side} [{low:g}, {high:g}] holds it, where epsilon goes from '
       f'{at_low:.6g} to {at_high:.6g}'
     )
-  good, bad = (low, high) if at_low <= target else (high, low)
-  at_good, at_bad = (at_low, at_high) if good == low else (at_high, at_low)
+  good, bad, at_good, at_bad = low, high, at_low, at_high
+  if at_high <= target:
+    good, bad, at_good, at_bad = high, low, at_high, at_low
   halve = False
   while not _close(good, bad, integer):
     middle = _between(good, at_good, bad, at_bad, target, halve, integer)
-    at_middle = epsilon_at(middle)
+    at_middle = epsilon_of(make(middle), delta)
     before = abs(math.log(bad / good))
     if at_middle <= target:
       good, at_good = middle, at_middle
@@ -71,13 +78,70 @@ def calibrate_by(
   return good
 
 
-def calibrate_to(
-  curve_at: Callable[[float, float], float], delta: float
-) -> Callable[[float], float]:
-  """parameter -> epsilon at a fixed `delta`, which is checked first."""
-  if checked_number('delta', delta) != 0:
-    checked_delta(delta)
-  return lambda parameter: curve_at(parameter, delta)
+def calibrate_noise_multiplier(
+  *, epsilon: float, delta: float, count: int = 1
+) -> float:
+  """The smallest noise multiplier of `count` Gaussian releases, rounded up.
+
+  `epsilon(Gaussian(result, count), delta)` is at most the target as computed,
+  not only up to rounding. If the noise is then drawn in single precision, its
+  standard deviation must be rounded up there too.
+  """
+  multiplier = math.sqrt(checked_count('count', count, 1)) / gaussian.mu_of(
+    epsilon, delta
+  )
+  step = math.ulp(1.0)
+  while epsilon_of(Gaussian(multiplier, count), delta) > epsilon:
+    multiplier *= 1 + step
+    step *= 2
+  return multiplier
+
+
+def drawn_gaussian(
+  uncovered: Callable[[float], float],
+  *,
+  delta: float,
+  count: int = 1,
+  epsilon: float | None = None,
+  noise_multiplier: float | None = None,
+) -> Gaussian:
+  """`count` Gaussian releases of noise that ends, at one of two targets.
+
+  Args:
+    uncovered: noise multiplier -> what the ends of all the noise cost, in
+      delta; never more for more noise.
+    delta: of the guarantee; the ends may cost up to a hundredth of it.
+    count: of releases.
+    epsilon: of the guarantee, with all that delta has to pay for.
+    noise_multiplier: instead of `epsilon`.
+
+  Privacy: the noise is that for `epsilon` at delta less the cost of the ends
+  of a little less noise, so `epsilon(result, delta)` is at most the target.
+
+  Raises:
+    ValueError: for so little noise that its ends cost more than that.
+  """
+  multiplier = noise_multiplier
+  if epsilon is not None:
+    multiplier = calibrate_noise_multiplier(
+      epsilon=epsilon, delta=delta, count=count
+    )
+  if multiplier is None:
+    raise ValueError('one of epsilon and noise_multiplier must be given')
+  lost = uncovered(checked_multiplier(multiplier))
+  if lost > delta / 100:
+    raise ValueError(
+      f'delta={delta!r} is too small, or the noise too little, for float32: '
+      f'its tails end with a chance of {lost:.2g}, and at most a hundredth of '
+      'delta pays for that; use a smaller epsilon or a larger delta'
+    )
+  event = Gaussian(multiplier, count, lost)
+  if epsilon is None:
+    return event
+  more = calibrate_noise_multiplier(
+    epsilon=epsilon, delta=delta_left(event, delta), count=count
+  )
+  return Gaussian(max(multiplier, more), count, lost)
 
 
 def _close(good: float, bad: float, integer: bool) -> bool:

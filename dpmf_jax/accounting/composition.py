@@ -51,7 +51,12 @@ from dpmf_jax.accounting.events import (
 
 _ULP = sys.float_info.epsilon
 # More than this many binomial terms would not fit in memory.
-_MOST_OPTIMAL = 4 * 10**6
+_OPTIMAL_COUNT_LIMIT = 4 * 10**6
+# Beyond this epsilon rounding errors are larger than what there is to gain.
+_OPTIMAL_EPSILON_LIMIT = 1e12
+# Beyond this one a grid of losses would not fit into memory, and nobody needs
+# its digits.
+_PLD_EPSILON_LIMIT = 1e5
 # Where a grid of losses is made for; any delta of the usual kind would do.
 _USUAL_DELTA = 1e-6
 
@@ -109,7 +114,7 @@ def epsilon_bounds(event: Event, delta: float) -> dict[str, float]:
     return {'basic': _pure_sum(pure)}
   delta = checked_delta(delta)
   bounds = _epsilon_bounds_without_pld(events, delta)
-  if _has_distribution(events) and _near(events) <= _MOST_FOR_PLD:
+  if _has_distribution(events) and _near(events) <= _PLD_EPSILON_LIMIT:
     bounds['pld'] = pld.epsilon_of(events, delta, _grid(events))
   return bounds
 
@@ -139,14 +144,14 @@ def _delta_bounds(event: Event, epsilon: float) -> dict[str, float]:
     left = max((epsilon - spent) * (1 - _ULP), 0.0)
     bounds['basic'] = gaussian.delta_of(_mu(rest), left) if rest else 0.0
   worst = None if rest else _worst(pure)
-  if worst is not None and spent <= _MOST_FOR_OPTIMAL:
+  if worst is not None and spent <= _OPTIMAL_EPSILON_LIMIT:
     bounds['optimal'] = response.kov_delta(*worst, epsilon)
   if isinstance(one := _single(events), Laplace):
     bounds['exact'] = laplace.delta_of_one(one, epsilon)
   bounds['renyi'] = rdp.delta_optimal(
     rdp.compose(*map(_curve, events)), epsilon
   )
-  tight = _has_distribution(events) and _near(events) <= _MOST_FOR_PLD
+  tight = _has_distribution(events) and _near(events) <= _PLD_EPSILON_LIMIT
   if tight and min(bounds.values()) > 0:
     bounds['pld'] = pld.delta_of(events, epsilon, _grid(events))
   return bounds
@@ -161,20 +166,13 @@ def _epsilon_bounds_without_pld(
   if not rest:
     bounds['basic'] = _pure_sum(pure)
     worst = _worst(pure)
-    if worst is not None and bounds['basic'] <= _MOST_FOR_OPTIMAL:
+    if worst is not None and bounds['basic'] <= _OPTIMAL_EPSILON_LIMIT:
       bounds['optimal'] = response.kov_epsilon(*worst, delta)
   if isinstance(one := _single(events), Laplace):
     bounds['exact'] = laplace.epsilon_of_one(one, delta)
   curve = rdp.compose(*map(_curve, events))
   bounds['renyi'] = rdp.epsilon_optimal(curve, delta)
   return bounds
-
-
-# Beyond this epsilon a grid of losses would not fit into memory, and nobody
-# needs its digits.
-_MOST_FOR_PLD = 1e5
-# Beyond this one, rounding errors are larger than what there is to gain.
-_MOST_FOR_OPTIMAL = 1e12
 
 
 @lru_cache(maxsize=8)
@@ -248,7 +246,7 @@ def _pure_sum(pure: tuple[PureEvent, ...]) -> float:
 def _worst(pure: tuple[PureEvent, ...]) -> tuple[float, int] | None:
   """(the largest epsilon, the number of releases), if not too many."""
   count = sum(event.count for event in pure)
-  if count > _MOST_OPTIMAL:
+  if count > _OPTIMAL_COUNT_LIMIT:
     return None
   return max(map(pure_epsilon, pure)), count
 

@@ -14,15 +14,134 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from numbers import Real
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar, dataclass_transform
+
+_T = TypeVar('_T')
 
 # Keeps every square and reciprocal of a noise multiplier a normal float.
-_SMALLEST = 1e-100
+_SMALLEST_MULTIPLIER = 1e-100
 
 
-@dataclass(frozen=True)
+def checked_number(name: str, value: float) -> float:
+  """`value` as a Python float, or an error if it is no finite number."""
+  if isinstance(value, bool) or not isinstance(value, Real):
+    raise ValueError(f'{name} must be a number, got {value!r}')
+  value = float(value)
+  if not math.isfinite(value):
+    raise ValueError(f'{name} must be finite, got {value!r}')
+  return value
+
+
+def checked_count(name: str, value: int, minimum: int = 0) -> int:
+  """`value` as a Python int, or an error if it is no count that large."""
+  try:
+    count = operator.index(value)
+  except TypeError:
+    count = None
+  if count is None or isinstance(value, bool) or count < 0:
+    raise ValueError(f'{name} must be an integer >= 0, got {value!r}')
+  if count < minimum:
+    raise ValueError(f'{name} must be >= {minimum}, got {count}')
+  return count
+
+
+def checked_epsilon(value: float, name: str = 'epsilon') -> float:
+  """`value` as a Python float, or an error if it is no epsilon."""
+  value = checked_number(name, value)
+  if value < 0:
+    raise ValueError(f'{name} must be >= 0, got {value!r}')
+  return value
+
+
+def checked_delta(value: float, name: str = 'delta') -> float:
+  """`value` as a Python float, or an error if it is no delta in (0, 1)."""
+  value = checked_number(name, value)
+  if not 0 < value < 1:
+    raise ValueError(f'{name} must be in (0, 1), got {value!r}')
+  return value
+
+
+def checked_positive(name: str, value: float) -> float:
+  """`value` as a Python float, or an error if it is not above 0."""
+  value = checked_number(name, value)
+  if value <= 0:
+    raise ValueError(f'{name} must be > 0, got {value!r}')
+  return value
+
+
+def checked_multiplier(value: float) -> float:
+  """`value` as a Python float, or an error if it is no noise multiplier."""
+  value = checked_number('noise_multiplier', value)
+  if value == 0:
+    raise ValueError(
+      'noise_multiplier must be > 0, got 0.0: zero noise is not private'
+    )
+  if not _SMALLEST_MULTIPLIER <= value <= 1 / _SMALLEST_MULTIPLIER:
+    raise ValueError(
+      f'noise_multiplier must be in [{_SMALLEST_MULTIPLIER}, '
+      f'{1 / _SMALLEST_MULTIPLIER}], got {value!r}'
+    )
+  return value
+
+
+def _checked_uncovered(value: float) -> float:
+  value = checked_number('uncovered', value)
+  if not 0 <= value < 1:
+    raise ValueError(f'uncovered must be in [0, 1), got {value!r}')
+  return value
+
+
+def _checked_rate(value: float) -> float:
+  rate = checked_number('sampling_rate', value)
+  if not 0 < rate <= 1:
+    raise ValueError(f'sampling_rate must be in (0, 1], got {rate!r}')
+  return rate
+
+
+def _checked_sampling(value: str) -> str:
+  if value not in ('poisson', 'without_replacement'):
+    raise ValueError(
+      f"sampling must be 'poisson' or 'without_replacement', got {value!r}"
+    )
+  return value
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+  'noise_multiplier': checked_multiplier,
+  'epsilon': checked_epsilon,
+  'count': lambda value: checked_count('count', value),
+  'uncovered': _checked_uncovered,
+  'dimension': lambda value: (
+    None if value is None else checked_count('dimension', value, 1)
+  ),
+  'categories': lambda value: checked_count('categories', value, 2),
+  'sampling_rate': _checked_rate,
+  'sampling': _checked_sampling,
+  # eps_i < 1 is a condition of the paper's Theorem 1.
+  'epsilon_per_step': lambda value: checked_delta(value, 'epsilon_per_step'),
+  'delta_per_step': lambda value: checked_delta(value, 'delta_per_step'),
+}
+
+
+@dataclass_transform(frozen_default=True)
+def _event(kind: type[_T]) -> type[_T]:
+  """A frozen dataclass whose fields are checked when it is made."""
+
+  def check(event: Any) -> None:
+    # A frozen field is set once, when it is made, so that equal events compare
+    # equal whether they were given NumPy or Python numbers.
+    for field in fields(event):
+      value = _CHECKS[field.name](getattr(event, field.name))
+      object.__setattr__(event, field.name, value)
+
+  setattr(kind, '__post_init__', check)  # noqa: B010
+  return dataclass(frozen=True)(kind)
+
+
+@_event
 class Gaussian:
   """`count` adaptive releases with Gaussian noise, sqrt(count)/multiplier-GDP.
 
@@ -39,12 +158,8 @@ class Gaussian:
   count: int = 1
   uncovered: float = 0.0
 
-  def __post_init__(self):
-    _set_noise_and_count(self)
-    _set_uncovered(self)
 
-
-@dataclass(frozen=True)
+@_event
 class Laplace:
   """`count` adaptive releases with Laplace noise, each 1/multiplier-DP.
 
@@ -64,11 +179,8 @@ class Laplace:
   noise_multiplier: float
   count: int = 1
 
-  def __post_init__(self):
-    _set_noise_and_count(self)
 
-
-@dataclass(frozen=True)
+@_event
 class L2Laplace:
   """`count` adaptive releases with noise of density ~ exp(-||x||/scale).
 
@@ -91,18 +203,8 @@ class L2Laplace:
   dimension: int | None = None
   uncovered: float = 0.0
 
-  def __post_init__(self):
-    _set_noise_and_count(self)
-    _set_uncovered(self)
-    if self.dimension is None:
-      return
-    dimension = checked_count('dimension', self.dimension)
-    if dimension == 0:
-      raise ValueError('dimension must be >= 1, got 0')
-    object.__setattr__(self, 'dimension', dimension)
 
-
-@dataclass(frozen=True)
+@_event
 class Pure:
   """`count` adaptive releases, each `epsilon`-DP with delta = 0.
 
@@ -115,12 +217,8 @@ class Pure:
   count: int = 1
   uncovered: float = 0.0
 
-  def __post_init__(self):
-    _set_epsilon_and_count(self)
-    _set_uncovered(self)
 
-
-@dataclass(frozen=True)
+@_event
 class RandomizedResponse:
   """`count` responses that keep the true one of some categories or lie evenly.
 
@@ -140,15 +238,8 @@ class RandomizedResponse:
   count: int = 1
   categories: int = 2
 
-  def __post_init__(self):
-    _set_epsilon_and_count(self)
-    categories = checked_count('categories', self.categories)
-    if categories < 2:
-      raise ValueError(f'categories must be >= 2, got {categories}')
-    object.__setattr__(self, 'categories', categories)
 
-
-@dataclass(frozen=True)
+@_event
 class SubsampledGaussian:
   """`count` Gaussian releases, each of a fresh and secret random sample.
 
@@ -171,20 +262,8 @@ class SubsampledGaussian:
   count: int = 1
   sampling: Literal['poisson', 'without_replacement'] = 'poisson'
 
-  def __post_init__(self):
-    _set_noise_and_count(self)
-    rate = checked_number('sampling_rate', self.sampling_rate)
-    if not 0 < rate <= 1:
-      raise ValueError(f'sampling_rate must be in (0, 1], got {rate!r}')
-    object.__setattr__(self, 'sampling_rate', rate)
-    if self.sampling not in ('poisson', 'without_replacement'):
-      raise ValueError(
-        "sampling must be 'poisson' or 'without_replacement', got "
-        f'{self.sampling!r}'
-      )
 
-
-@dataclass(frozen=True)
+@_event
 class ClaimedGaussianMF:
   """`count` steps of Algorithm 1 as its paper accounts for them: a claim.
 
@@ -204,17 +283,8 @@ class ClaimedGaussianMF:
   delta_per_step: float
   count: int
 
-  def __post_init__(self):
-    for name in ('epsilon_per_step', 'delta_per_step'):
-      value = checked_number(name, getattr(self, name))
-      if not 0 < value < 1:
-        # eps_i < 1 is a condition of the paper's Theorem 1.
-        raise ValueError(f'{name} must be in (0, 1), got {value!r}')
-      object.__setattr__(self, name, value)
-    object.__setattr__(self, 'count', checked_count('count', self.count))
 
-
-@dataclass(frozen=True)
+@_event
 class ClaimedPure:
   """`count` releases that a paper says are `epsilon`-DP each: a claim.
 
@@ -224,9 +294,6 @@ class ClaimedPure:
 
   epsilon: float
   count: int = 1
-
-  def __post_init__(self):
-    _set_epsilon_and_count(self)
 
 
 @dataclass(frozen=True)
@@ -324,7 +391,7 @@ def count_of(event: Event) -> int:
   return event.count
 
 
-def after(event: Event, steps: int) -> Event:
+def prefix(event: Event, steps: int) -> Event:
   """The event when only the first `steps` of its releases have happened.
 
   A prefix of an adaptive composition is one itself, so its privacy may be
@@ -340,82 +407,6 @@ def after(event: Event, steps: int) -> Event:
   parts = []
   for part in event.events:
     taken = min(steps, count_of(part))
-    parts.append(after(part, taken))
+    parts.append(prefix(part, taken))
     steps -= taken
   return Composed(tuple(parts))
-
-
-def checked_number(name: str, value: float) -> float:
-  """`value` as a Python float, or an error if it is no finite number."""
-  if isinstance(value, bool) or not isinstance(value, Real):
-    raise ValueError(f'{name} must be a number, got {value!r}')
-  value = float(value)
-  if not math.isfinite(value):
-    raise ValueError(f'{name} must be finite, got {value!r}')
-  return value
-
-
-def checked_count(name: str, value: int) -> int:
-  """`value` as a Python int, or an error if it is no count."""
-  try:
-    count = operator.index(value)
-  except TypeError:
-    count = None
-  if count is None or isinstance(value, bool) or count < 0:
-    raise ValueError(f'{name} must be an integer >= 0, got {value!r}')
-  return count
-
-
-def checked_epsilon(value: float, name: str = 'epsilon') -> float:
-  """`value` as a Python float, or an error if it is no epsilon."""
-  value = checked_number(name, value)
-  if value < 0:
-    raise ValueError(f'{name} must be >= 0, got {value!r}')
-  return value
-
-
-def checked_delta(value: float, name: str = 'delta') -> float:
-  """`value` as a Python float, or an error if it is no delta in (0, 1)."""
-  value = checked_number(name, value)
-  if not 0 < value < 1:
-    raise ValueError(f'{name} must be in (0, 1), got {value!r}')
-  return value
-
-
-def checked_multiplier(value: float) -> float:
-  """`value` as a Python float, or an error if it is no noise multiplier."""
-  value = checked_number('noise_multiplier', value)
-  if value == 0:
-    raise ValueError(
-      'noise_multiplier must be > 0, got 0.0: zero noise is not private'
-    )
-  if not _SMALLEST <= value <= 1 / _SMALLEST:
-    raise ValueError(
-      f'noise_multiplier must be in [{_SMALLEST}, {1 / _SMALLEST}], got '
-      f'{value!r}'
-    )
-  return value
-
-
-def _set_noise_and_count(
-  event: Gaussian | Laplace | L2Laplace | SubsampledGaussian,
-) -> None:
-  # A frozen field is set once, when it is made, so that equal events compare
-  # equal whether they were given NumPy or Python numbers.
-  multiplier = checked_multiplier(event.noise_multiplier)
-  object.__setattr__(event, 'noise_multiplier', multiplier)
-  object.__setattr__(event, 'count', checked_count('count', event.count))
-
-
-def _set_uncovered(event: DrawnEvent) -> None:
-  value = checked_number('uncovered', event.uncovered)
-  if not 0 <= value < 1:
-    raise ValueError(f'uncovered must be in [0, 1), got {value!r}')
-  object.__setattr__(event, 'uncovered', value)
-
-
-def _set_epsilon_and_count(
-  event: Pure | RandomizedResponse | ClaimedPure,
-) -> None:
-  object.__setattr__(event, 'epsilon', checked_epsilon(event.epsilon))
-  object.__setattr__(event, 'count', checked_count('count', event.count))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from dpmf_jax import accounting
+from dpmf_jax.accounting import accountant
 from dpmf_jax.accounting.events import (
   Composed,
   DrawnEvent,
@@ -47,8 +47,8 @@ def group(guarantee: Guarantee, delta: float, size: int) -> tuple[float, float]:
     larger = grouped(event, size) if lost <= 0.25 else None
     if larger is not None:
       delta = max(delta, 2 * lost)
-      return accounting.epsilon(larger, delta - lost), delta
-  return of_any(accounting.epsilon(guarantee, delta), delta, size)
+      return accountant.epsilon(larger, delta - lost), delta
+  return of_any(accountant.epsilon(guarantee, delta), delta, size)
 
 
 def grouped(event: Event, size: int) -> Event | None:

@@ -43,20 +43,18 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from pathlib import Path
 from typing import Any
 
-from dpmf_jax import accounting
-from dpmf_jax.accounting import events, filters, gaussian
-from dpmf_jax.accounting.encoding import decode as decode
-from dpmf_jax.accounting.encoding import encode as encode
-from dpmf_jax.accounting.ledger_file import SCHEMA as SCHEMA
-from dpmf_jax.accounting.ledger_file import UNLIMITED as UNLIMITED
-from dpmf_jax.accounting.ledger_file import Budget as Budget
-from dpmf_jax.accounting.ledger_file import Entry as Entry
-from dpmf_jax.accounting.ledger_file import Header as Header
+from dpmf_jax.accounting import accountant, composition, filters, gaussian
+from dpmf_jax.accounting.encoding import encode
+from dpmf_jax.accounting.events import Composed, Event, leaves
 from dpmf_jax.accounting.ledger_file import (
+  SCHEMA,
+  UNLIMITED,
+  Budget,
+  Entry,
+  Header,
   append_line,
   checked_header,
   locked,
-  proved,
   read,
 )
 from dpmf_jax.types import Guarantee, Relation, Unit
@@ -70,7 +68,7 @@ class BudgetExceeded(ValueError):  # noqa: N818
 
 def spend(
   path: str | os.PathLike[str],
-  event: events.Event,
+  event: Event,
   *,
   delta: float,
   unit: Unit,
@@ -112,12 +110,12 @@ def spend(
       budget than the ledger's, or none at the first use.
   """
   path = Path(path)
-  encoded = encode(proved(event))
+  leaves(event)  # or an error: only what is proved can be added up
+  encoded = encode(event)
   budget = UNLIMITED if budget_epsilon is None else budget_epsilon
   opened = checked_header(
     Header(SCHEMA, dataset, digest, unit, relation, budget, delta, _now())
   )
-  delta = opened.delta
   alone = _epsilon(opened, [event])
   if not math.isfinite(alone):
     raise ValueError(f'{event!r} has no finite epsilon: it is not private')
@@ -132,8 +130,12 @@ def spend(
       ledger = opened
       append_line(handle, path, opened._asdict())
     _check_same(path, ledger, opened, old)
-    if budget_epsilon is not None:
-      _check_budget(path, ledger, opened)
+    if budget_epsilon not in (None, ledger.budget_epsilon):
+      raise ValueError(
+        f'{path} was begun with budget_epsilon={ledger.budget_epsilon!r}, this '
+        f'run has {opened.budget_epsilon!r}: leave it out; a budget that is '
+        'changed after a release holds for nothing'
+      )
     for entry in old:
       if entry.id == entry_id:
         if entry.event != event:
@@ -144,28 +146,7 @@ def spend(
             f'{path}: {entry_id} is the id of a release about other ratings'
           )
         return entry
-    spent = _events(old)
-    budget = ledger.budget_epsilon
-    if budget != UNLIMITED:
-      together = _counted(ledger, [*spent, event])
-      if math.isinf(together):
-        raise BudgetExceeded(
-          f'{path} has {_releases(len(old))}, and with this run the ends of '
-          'noise that is drawn in floats cost more than '
-          f'{filters.ENDS_SHARE:g} of delta {_plain(delta)}; use a larger '
-          'delta, in '
-          'a ledger of its own'
-        )
-      if together > budget:
-        before = _counted(ledger, spent)
-        more = ', counted for runs that may be chosen after seeing others'
-        raise BudgetExceeded(
-          f'{path} has {_releases(len(old))} of epsilon {_shown(before)}, this '
-          f'run is {_shown(alone)}, and together they are {_shown(together)}'
-          f'{more if together > before + alone else ""}: more than the budget '
-          f'of {_plain(budget)} (all at delta {_plain(delta)}); '
-          + _what_fits(spent, budget, delta)
-        )
+    _check_fits(path, ledger, _events(old), event, alone)
     entry = Entry(
       id=entry_id or str(uuid.uuid4()),
       time=_now(),
@@ -174,7 +155,7 @@ def spend(
       status='proved',
       event=event,
       epsilon=alone,
-      delta=delta,
+      delta=opened.delta,
       unit=unit,
       relation=relation,
       digest=digest,
@@ -225,7 +206,8 @@ def statement(path: str | os.PathLike[str]) -> dict[str, Any]:
   proof. `counted_epsilon` is what is compared with the budget.
   """
   ledger, old = _look(path)
-  adaptive, holds = _adaptive(ledger, old)
+  counted = _counted(ledger, _events(old))
+  adaptive, holds = _adaptive(ledger, counted)
   return {
     'dataset': ledger.dataset,
     'unit': ledger.unit,
@@ -236,7 +218,7 @@ def statement(path: str | os.PathLike[str]) -> dict[str, Any]:
     'epsilon': _epsilon(ledger, _events(old)),
     'caveat': NOT_VALID,
     'budget_epsilon': ledger.budget_epsilon,
-    'counted_epsilon': _counted(ledger, _events(old)),
+    'counted_epsilon': counted,
     'adaptive_epsilon': adaptive,
     'holds': holds,
   }
@@ -245,16 +227,15 @@ def statement(path: str | os.PathLike[str]) -> dict[str, Any]:
 def summary(path: str | os.PathLike[str]) -> str:
   """One line: how much the releases took of the budget, and what holds."""
   ledger, old = _look(path)
-  budget, (_, holds) = ledger.budget_epsilon, _adaptive(ledger, old)
+  budget, counted = ledger.budget_epsilon, _counted(ledger, _events(old))
   of = '' if budget == UNLIMITED else f' of {_plain(budget)}'
   return (
-    f'ledger: {_releases(len(old))}, epsilon '
-    f'{_shown(_counted(ledger, _events(old)))}{of} spent at delta '
-    f'{_plain(ledger.delta)}; {holds}'
+    f'ledger: {_releases(len(old))}, epsilon {_shown(counted)}{of} spent at '
+    f'delta {_plain(ledger.delta)}; {_adaptive(ledger, counted)[1]}'
   )
 
 
-def proved_event(guarantee: Guarantee) -> events.Event:
+def proved_event(guarantee: Guarantee) -> Event:
   """The event of a guarantee, if it is proved: only that can be added up."""
   if guarantee.event is None or guarantee.status == 'none':
     raise ValueError(
@@ -265,11 +246,12 @@ def proved_event(guarantee: Guarantee) -> events.Event:
       'a ledger takes no run whose epsilon is only claimed: a claim cannot be '
       'added to a proof'
     )
-  return proved(guarantee.event)
+  leaves(guarantee.event)
+  return guarantee.event
 
 
 def _epsilon(
-  ledger: Header, parts: Iterable[events.Event], delta: float | None = None
+  ledger: Header, parts: Iterable[Event], delta: float | None = None
 ) -> float:
   """The epsilon of all events together by the accountant's best rule."""
   parts = tuple(parts)
@@ -277,22 +259,12 @@ def _epsilon(
     return 0.0
   # Composing may round up. One event alone keeps its own epsilon, so that a
   # run that was calibrated to the whole budget fits into it.
-  event = parts[0] if len(parts) == 1 else events.Composed(parts)
-  statement = Guarantee(  # and not the event: some hold for one relation only
-    status='proved',
-    unit=ledger.unit,
-    relation=ledger.relation,
-    adversary='',
-    released=(),
-    secret=(),
-    assumptions=(),
-    mechanism='',
-    event=event,
-  )
-  return accounting.epsilon(statement, ledger.delta if delta is None else delta)
+  event = parts[0] if len(parts) == 1 else Composed(parts)
+  accountant.check_relation(event, ledger.relation)
+  return accountant.epsilon(event, ledger.delta if delta is None else delta)
 
 
-def _counted(ledger: Header, parts: list[events.Event]) -> float:
+def _counted(ledger: Header, parts: list[Event]) -> float:
   """The epsilon that the budget counts, or the total where there is none."""
   budget = ledger.budget_epsilon
   # A first run is chosen before anything is released: its own epsilon holds.
@@ -301,14 +273,14 @@ def _counted(ledger: Header, parts: list[events.Event]) -> float:
   return filters.counted(parts, budget=budget, delta=ledger.delta)
 
 
-def _adaptive(ledger: Header, old: list[Entry]) -> tuple[float | None, str]:
+def _adaptive(ledger: Header, counted: float) -> tuple[float | None, str]:
   """(epsilon, words) for runs that are chosen after seeing earlier ones."""
   budget = ledger.budget_epsilon
   if budget == UNLIMITED:
     return None, f'no budget: {NOT_VALID}'
   if ledger.schema != SCHEMA:
     return None, f'begun by an earlier version: {NOT_VALID}'
-  if _counted(ledger, _events(old)) > budget:
+  if counted > budget:
     return None, f'more than its budget, line 1 was changed: {NOT_VALID}'
   return budget, (
     'if later runs are chosen after seeing earlier ones, what holds is the '
@@ -316,7 +288,7 @@ def _adaptive(ledger: Header, old: list[Entry]) -> tuple[float | None, str]:
   )
 
 
-def _events(old: list[Entry]) -> list[events.Event]:
+def _events(old: list[Entry]) -> list[Event]:
   return [entry.event for entry in old]
 
 
@@ -340,20 +312,38 @@ def _check_same(
       )
 
 
-def _check_budget(path: Path, ledger: Header, run: Header) -> None:
-  """Raises ValueError where the run has another budget than the ledger."""
-  if run.budget_epsilon != ledger.budget_epsilon:
-    raise ValueError(
-      f'{path} was begun with budget_epsilon={ledger.budget_epsilon!r}, this '
-      f'run has {run.budget_epsilon!r}: leave it out; a budget that is changed '
-      'after a release holds for nothing'
+def _check_fits(
+  path: Path, ledger: Header, spent: list[Event], event: Event, alone: float
+) -> None:
+  """Raises BudgetExceeded where the budget does not have room for the event."""
+  budget, delta = ledger.budget_epsilon, ledger.delta
+  if budget == UNLIMITED:
+    return
+  together = _counted(ledger, [*spent, event])
+  if together <= budget:
+    return
+  if math.isinf(together):
+    raise BudgetExceeded(
+      f'{path} has {_releases(len(spent))}, and with this run the ends of '
+      'noise that is drawn in floats cost more than '
+      f'{filters.ENDS_SHARE:g} of delta {_plain(delta)}; use a larger delta, '
+      'in a ledger of its own'
     )
+  before = _counted(ledger, spent)
+  more = ', counted for runs that may be chosen after seeing others'
+  raise BudgetExceeded(
+    f'{path} has {_releases(len(spent))} of epsilon {_shown(before)}, this '
+    f'run is {_shown(alone)}, and together they are {_shown(together)}'
+    f'{more if together > before + alone else ""}: more than the budget '
+    f'of {_plain(budget)} (all at delta {_plain(delta)}); '
+    + _what_fits(spent, budget, delta)
+  )
 
 
-def _what_fits(spent: list[events.Event], budget: float, delta: float) -> str:
+def _what_fits(spent: list[Event], budget: float, delta: float) -> str:
   """How much a further run could spend, where that is cheap to say."""
   try:
-    used = accounting.gaussian_mu(events.Composed(tuple(spent)))
+    used = composition.gaussian_mu(Composed(tuple(spent)))
   except ValueError:  # other mechanisms than Gaussian noise
     return 'use more noise'
   whole = gaussian.mu_of(budget, filters.MAIN_SHARE * delta)

@@ -1,4 +1,4 @@
-"""Proved forms of personal privacy: weights, sampling, and permanent bits.
+"""Proved forms of personal privacy: weights and sampling.
 
 Every record has its own epsilon. The specification of who wants which epsilon
 must be public, or set by a rule that does not look at the data.
@@ -16,75 +16,26 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpmf_jax.accounting import composition, gaussian
-from dpmf_jax.accounting.claims_pdp import (
+from dpmf_jax.accounting.claims.objective import (
+  checked_epsilons,
   claimed_pdp_probabilities,
   claimed_pdp_threshold,
 )
-from dpmf_jax.accounting.claims_sdcf import (
-  claimed_sdcf_epsilon_permanent,
-)
-from dpmf_jax.accounting.events import (
-  Composed,
-  Event,
-  Gaussian,
-  L2Laplace,
-  Laplace,
-  Pure,
-  checked_count,
-  checked_epsilon,
-)
+from dpmf_jax.accounting.events import checked_epsilon
 
 _NOISE = 0.3  # c of `personal_threshold`
 
 
-def laplace_weights(
-  epsilons: ArrayLike, largest: float | None = None
-) -> np.ndarray:
+def laplace_weights(epsilons: ArrayLike, largest: float) -> np.ndarray:
   """eps_ij / eps_max, the weights for Laplace and L2-Laplace noise.
 
-  `largest` is the epsilon that the noise is made for, by default the largest
-  of `epsilons`; records that would allow more have weight 1. Rounded down.
+  `largest` is the epsilon that the noise is made for; records that would allow
+  more have weight 1. Rounded down.
 
   Privacy: (w Delta)/b = w eps_max = eps_ij, for one release. Over several,
   weights multiply every one of them, and a record's pure epsilon with them.
   """
-  epsilons, largest = _checked(epsilons, largest)
-  return np.minimum(epsilons / largest * (1 - 4e-16), 1.0)
-
-
-def gaussian_weights(
-  epsilons: ArrayLike, delta: float, largest: float | None = None
-) -> np.ndarray:
-  """mu(eps_ij) / mu(eps_max) at one delta, the weights for Gaussian noise.
-
-  Privacy: a record with weight w sees w mu-GDP, for any number of releases
-  that are mu-GDP together, and mu(eps) is the largest that is (eps, delta)-DP.
-  """
-  epsilons, largest = _checked(epsilons, largest)
-  top = gaussian.mu_of(largest, delta)
-  values, where = np.unique(epsilons, return_inverse=True)
-  mus = np.array([gaussian.mu_of(value, delta) for value in values])
-  weights = np.minimum(mus / top * (1 - 4e-16), 1.0)
-  return weights[where].reshape(epsilons.shape)
-
-
-def record_epsilons(
-  weights: ArrayLike, event: Event, delta: float
-) -> np.ndarray:
-  """The epsilon of each record at `delta` if weights are put on the data.
-
-  `event` is what is run, with its multipliers for weight 1.
-
-  Raises:
-    ValueError: for events that are not additive noise on a weighted statistic.
-  """
-  weights = np.asarray(weights, np.float64)
-  if not np.all((weights >= 0) & (weights <= 1)):
-    raise ValueError('weights must be in [0, 1]')
-  values, where = np.unique(weights, return_inverse=True)
-  epsilons = np.array([_epsilon(value, event, delta) for value in values])
-  return epsilons[where].reshape(weights.shape)
+  return np.minimum(checked_epsilons(epsilons) / largest * (1 - 4e-16), 1.0)
 
 
 def sampled_epsilon(probabilities: ArrayLike, epsilon: float) -> np.ndarray:
@@ -155,7 +106,8 @@ def personal_threshold(
   """
   if rule != 'best':
     return claimed_pdp_threshold(epsilons, rule, shares)
-  epsilons, largest = _checked(epsilons, None)
+  epsilons = checked_epsilons(epsilons)
+  largest = epsilons.max()
 
   def error(t: float) -> float:
     if method == 'weights':
@@ -171,76 +123,3 @@ def personal_threshold(
   # less is used and t E[u] does not grow.
   grid = np.geomspace(epsilons.min(), largest, 501).clip(max=largest)
   return min(reversed(grid.tolist()), key=error)
-
-
-def proved_sdcf_bits(
-  *, flip: float, num_rated: int, num_changed: int | None = None
-) -> Pure:
-  """What the bits of an SDCF client reveal over any number of rounds.
-
-  Args:
-    flip: f of the permanent response.
-    num_rated: h, the number of rated items; it must be public.
-    num_changed: how many of the h rated items are others in a neighbour: h,
-      the whole profile and the paper's unit, if None; 1 for one rating.
-
-  Returns:
-    A pure event. With num_changed = h it has the paper's eps_P.
-
-  Privacy: B' is drawn once, each bit by a randomized response with
-  ln((1 - f/2)/(f/2)), and two profiles with h ones that differ in n of them
-  differ in 2 n bits. Which items are sent, in all rounds together, is drawn
-  from B' and public numbers only, so it is post-processing. f, p and q depend
-  on h: the proof is for profiles with the same h, or a public h in its place.
-  It says nothing of the values sent along, which B' does not determine.
-  """
-  num_rated = checked_count('num_rated', num_rated)
-  changed = num_rated
-  if num_changed is not None:
-    changed = checked_count('num_changed', num_changed)
-  if not 0 <= changed <= num_rated:
-    raise ValueError(
-      f'num_changed must be in [0, num_rated = {num_rated}], got {changed!r}'
-    )
-  whole = float(claimed_sdcf_epsilon_permanent(flip, num_rated))
-  return Pure(whole * changed / num_rated * (1 + 1e-15))
-
-
-def _epsilon(weight: float, event: Event, delta: float) -> float:
-  if weight == 0:
-    return 0.0
-  lighter = _lighter(float(weight), event)
-  return min(composition.epsilon_bounds(lighter, delta).values())
-
-
-def _lighter(weight: float, event: Event) -> Event:
-  """The event as a record with that weight sees it."""
-  if weight == 1:
-    return event
-  if isinstance(event, Composed):
-    return Composed(tuple(_lighter(weight, part) for part in event.events))
-  multiplier = getattr(event, 'noise_multiplier', 1.0) / weight
-  # The division may have rounded up; less noise is the safe side.
-  multiplier = min(multiplier * (1 - 4e-16), 1e100)
-  if isinstance(event, Gaussian):
-    return Gaussian(multiplier, event.count, event.uncovered)
-  if isinstance(event, Laplace):
-    return Laplace(multiplier, event.count)
-  if isinstance(event, L2Laplace):
-    return L2Laplace(multiplier, event.count, event.dimension, event.uncovered)
-  raise ValueError(
-    'event must be Gaussian, Laplace or L2Laplace for weights to scale it, '
-    f'got {event!r}'
-  )
-
-
-def _checked(
-  epsilons: ArrayLike, largest: float | None
-) -> tuple[np.ndarray, float]:
-  epsilons = np.asarray(epsilons, np.float64)
-  if epsilons.size == 0 or not np.all((epsilons > 0) & np.isfinite(epsilons)):
-    raise ValueError('epsilons must be > 0 and finite, and not empty')
-  largest = float(epsilons.max()) if largest is None else largest
-  if checked_epsilon(largest, 'largest') == 0:
-    raise ValueError('largest must be > 0, got 0.0')
-  return epsilons, largest

@@ -23,7 +23,6 @@ from dpmf_jax.accounting.events import (
   checked_delta,
   checked_epsilon,
   checked_multiplier,
-  checked_number,
 )
 
 Curve: TypeAlias = Callable[[float], float]
@@ -39,14 +38,9 @@ def gaussian(noise_multiplier: float, count: int = 1) -> Curve:
 
   Reference: Mironov (2017), Proposition 7 and Proposition 1 (composition).
   """
-  rho = gaussian_rho(noise_multiplier, count)
-  return lambda order: rho * order
-
-
-def gaussian_rho(noise_multiplier: float, count: int = 1) -> float:
-  """The slope rho of the curve above; rho-zCDP is the same statement."""
   count = checked_count('count', count)
-  return count / checked_multiplier(noise_multiplier) ** 2 / 2
+  rho = count / checked_multiplier(noise_multiplier) ** 2 / 2
+  return lambda order: rho * order
 
 
 def compose(*curves: Curve) -> Curve:
@@ -111,41 +105,6 @@ def delta_optimal(curve: Curve, epsilon: float) -> float:
   return min(max(delta, math.ulp(0.0)), 1.0)
 
 
-def pure_rho(epsilon: float, count: int = 1) -> float:
-  """The rho for which `count` epsilon-DP releases are rho-zCDP, rounded up.
-
-  It is epsilon tanh(epsilon / 2), below the epsilon^2 / 2 of Bun and Steinke
-  (2016), Proposition 1.4, and reached by randomized response at order 1.
-
-  Privacy: (a - 1) curve(a) = log cosh((a - 1/2) eps) - log cosh(eps/2) for
-  binary randomized response, the worst case. It is zero at a = 1 and has the
-  slope eps tanh((2a - 1) eps/2) <= (2a - 1) eps tanh(eps/2), as tanh is
-  concave; which is the slope of a (a - 1) eps tanh(eps/2).
-  """
-  epsilon, count = checked_epsilon(epsilon), checked_count('count', count)
-  return count * epsilon * math.tanh(epsilon / 2) * (1 + 4 * _ULP)
-
-
-def zcdp_epsilon(rho: float, delta: float) -> float:
-  """The epsilon of rho-zCDP at `delta`: the optimal conversion, rounded up.
-
-  Reference: Canonne, Kamath and Steinke (2020), Proposition 12 with the curve
-  rho a, for which Bun and Steinke (2016) have `gaussian_epsilon_mironov`.
-  """
-  rho = _checked_rho(rho)
-  return epsilon_optimal(lambda order: rho * order, delta)
-
-
-def gaussian_epsilon_mironov(rho: float, delta: float) -> float:
-  """`epsilon_mironov` of the curve rho a in closed form.
-
-  Reference: Bun and Steinke (2016), Proposition 1.3:
-  rho + 2 sqrt(rho log(1/delta)), at the order 1 + sqrt(log(1/delta)/rho).
-  """
-  rho = _checked_rho(rho)
-  return rho + 2 * math.sqrt(-rho * math.log(checked_delta(delta)))
-
-
 def _optimal_terms(
   curve: Curve, log_delta: float, order: float
 ) -> tuple[float, ...]:
@@ -156,13 +115,6 @@ def _optimal_terms(
     -log_delta / rest,
     -math.log1p(rest) / rest,
   )
-
-
-def _checked_rho(rho: float) -> float:
-  rho = checked_number('rho', rho)
-  if rho < 0:
-    raise ValueError(f'rho must be >= 0, got {rho!r}')
-  return rho
 
 
 def _log_one_less(order: float) -> float:

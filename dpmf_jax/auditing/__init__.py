@@ -61,7 +61,7 @@ class Target(NamedTuple):
   start: Start
   delta: float
   start_seed: int | None = None  # drawn by the audit where it is None
-  level: float | None = None  # of each rating, where that is what is stated
+  own_epsilon: float | None = None  # of each rating, where that is stated
   view: str | None = None  # of `System.views`, where the release is not it
 
 
@@ -122,12 +122,19 @@ def _target(
   name: str, variant: str, system: System, pair: Pair, case: Case
 ) -> Target:
   delta = _delta(system, case.settings)
-  if case.level is not None:
-    tables = (with_epsilon(ratings, case.level) for ratings in pair[1:])
+  if case.own_epsilon is not None:
+    tables = (with_epsilon(ratings, case.own_epsilon) for ratings in pair[1:])
     pair = Pair(pair.name, *tables)
   view = case.view or case.settings.get('view')
   return Target(
-    name, variant, system, pair, case.start, delta, level=case.level, view=view
+    name,
+    variant,
+    system,
+    pair,
+    case.start,
+    delta,
+    own_epsilon=case.own_epsilon,
+    view=view,
   )
 
 
@@ -243,8 +250,8 @@ def _finding(target: Target, measured: Measurement) -> Finding:
     lower, rule = best.gaussian, 'gaussian'
   if guarantee.status != 'none':
     stated = accounting.epsilon(guarantee, measured.delta)
-    if target.level is not None:
-      stated = min(stated, target.level)
+    if target.own_epsilon is not None:
+      stated = min(stated, target.own_epsilon)
     verdict = 'refuted' if lower > stated else 'not refuted'
   return Finding(
     system=target.name,

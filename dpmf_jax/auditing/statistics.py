@@ -17,7 +17,7 @@ import scipy.linalg
 Score = Callable[[np.ndarray], np.ndarray]  # [N, F] -> [N]
 
 # Above this many columns covariances are taken as diagonal.
-_MOST_COLUMNS = 160
+_COVARIANCE_COLUMNS = 160
 _LARGEST = 1e12
 
 
@@ -139,7 +139,7 @@ def _discriminant(
   standard = lambda outputs: (_finite(outputs) - origin) / scale
   samples = [standard(first), standard(second)]
   means = [sample.mean(axis=0) for sample in samples]
-  full = first.shape[1] <= _MOST_COLUMNS
+  full = first.shape[1] <= _COVARIANCE_COLUMNS
   covariances = [
     np.atleast_2d(np.cov(sample, rowvar=False)) if full else sample.var(axis=0)
     for sample in samples

@@ -16,11 +16,12 @@ from typing import Any
 import dpmf_jax
 from dpmf_jax import accounting, files
 from dpmf_jax.accounting import groups
+from dpmf_jax.accounting.encoding import encode
 from dpmf_jax.certificates import wording
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.types import Guarantee
 
-SCHEMA = 'dpmf_jax-certificate-1'
+SCHEMA = 'dpmf_jax-certificate-2'
 # What proofs take to be as good as random, by JAX's name.
 GENERATOR = 'threefry2x32'
 # A changed value, where ratings come and go; some of one person's ratings.
@@ -178,7 +179,7 @@ def certificate(
     'assumptions': list(guarantee.assumptions),
     'groups': _groups(guarantee, delta),
     'mechanism': guarantee.mechanism,
-    'event': repr(guarantee.event),
+    'event': guarantee.event and encode(guarantee.event),
     'accountant': accountant,
     'system': system,
     'parameters': _settings(config) | (parameters or {}),
@@ -200,11 +201,6 @@ def _groups(guarantee: Guarantee, delta: float | None) -> list[dict[str, Any]]:
     {'size': size, 'epsilon': epsilon, 'delta': chance}
     for size, (epsilon, chance) in found.items()
   ]
-
-
-def text(certificate: dict[str, Any]) -> str:
-  """The certificate in a few lines for a terminal; `rendering` has more."""
-  return wording.summary(certificate)
 
 
 def schema() -> dict[str, Any]:

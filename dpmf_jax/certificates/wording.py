@@ -2,7 +2,7 @@
 
 It is written for a reader who decides about a release without being a
 specialist, so it says what epsilon allows in odds and percentages, and what is
-not promised. Numbers are those of `odds`, rounded to the weaker promise.
+not promised. Numbers are those of `numbers`, rounded to the weaker promise.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dpmf_jax.certificates.odds import (
+from dpmf_jax.certificates.numbers import (
   chance_words,
   epsilon_words,
   factor_words,
@@ -206,13 +206,13 @@ def _promise(certificate: Mapping[str, Any]) -> list[Section]:
 def _protected(certificate: Mapping[str, Any]) -> str:
   """What is protected, and what the lists of ids tell all the same."""
   what = _PROTECTED[certificate['unit'], certificate['relation']]
-  told = _told_by_lists(certificate)
-  if not told:
+  shown = _shown_by_lists(certificate)
+  if not shown:
     return what
-  return f'{what}, except {told} (taken from the ratings)'
+  return f'{what}, except {shown} (taken from the ratings)'
 
 
-def _told_by_lists(certificate: Mapping[str, Any]) -> str:
+def _shown_by_lists(certificate: Mapping[str, Any]) -> str:
   """What lists tell that were taken from the ratings; '' if nothing."""
   if certificate['relation'] == 'replace':
     return ''  # who rated what is public
@@ -223,12 +223,12 @@ def _told_by_lists(certificate: Mapping[str, Any]) -> str:
     for role, standing in (('user', users), ('item', items))
     if standing == COUNTED
   ]
-  told = []
+  shown = []
   if listed:
-    told.append(f'that {" and ".join(listed)} in ids.json has a rating')
+    shown.append(f'that {" and ".join(listed)} in ids.json has a rating')
   if users == SECRET_COUNTED:
-    told.insert(0, 'how many users there are')
-  return ' and '.join(told)
+    shown.insert(0, 'how many users there are')
+  return ' and '.join(shown)
 
 
 def _strength(certificate: Mapping[str, Any], claimed: bool) -> Section:
@@ -269,7 +269,7 @@ def _strength(certificate: Mapping[str, Any], claimed: bool) -> Section:
     )
   # A randomized response covers a record that changes from anything to
   # anything; for others it is out with the one value, in with the other.
-  any_change = certificate['event'].startswith('RandomizedResponse(')
+  any_change = 'RandomizedResponse' in certificate['event']
   if certificate['relation'] == 'add_remove' and epsilon > 0 and not any_change:
     paragraphs.append(
       f'Where it is known that the {certificate["unit"]} is there, guesses '
@@ -368,10 +368,10 @@ def _not_protected(certificate: Mapping[str, Any]) -> Section:
     items.append('Anything: what the paper claims is not a guarantee.')
   if status != 'none' and certificate['relation'] == 'replace':
     items.append('Who rated what: it is taken to be public.')
-  told = _told_by_lists(certificate)
-  if status == 'proved' and told:
+  shown = _shown_by_lists(certificate)
+  if status == 'proved' and shown:
     items.append(
-      f'{told[:1].upper()}{told[1:]}: this was taken from the ratings. Lists '
+      f'{shown[:1].upper()}{shown[1:]}: this was taken from the ratings. Lists '
       'that were made without looking at them (--item_ids, and --user_ids or '
       '--num_users) would protect it.'
     )
@@ -394,7 +394,7 @@ def _method(certificate: Mapping[str, Any]) -> Section:
     rows=(
       ('mechanism', certificate['mechanism']),
       ('accountant', certificate['accountant']),
-      ('event', certificate['event']),
+      ('event', _value(certificate['event'])),
       (
         'randomness',
         f'{source["source"]} ({source["generator"]}); {source["note"]}',

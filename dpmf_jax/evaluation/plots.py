@@ -11,6 +11,39 @@ from typing import Any
 from dpmf_jax.files import write_bytes
 
 
+def axes_of(width: float = 7, height: float = 4.2) -> Any:
+  """The axes of a new picture, in inches."""
+  # Imported here: matplotlib takes half a second that other calls need not
+  # wait for. Figure without pyplot needs no display and keeps no state.
+  from matplotlib.figure import Figure
+
+  return Figure(figsize=(width, height), layout='constrained').subplots()
+
+
+def write(
+  path: str | Path,
+  axes: Any,
+  *,
+  x_label: str,
+  y_label: str,
+  title: str,
+  mode: int | None = 0o600,
+  **legend: Any,
+) -> None:
+  """Writes a PNG of labelled axes, by default for the curator's eyes only.
+
+  What is computed from ratings without noise must not be published.
+  """
+  axes.set_xlabel(x_label)
+  axes.set_ylabel(y_label)
+  axes.set_title(title, fontsize=9)
+  axes.grid(alpha=0.25)
+  axes.legend(fontsize=8, **legend)
+  picture = io.BytesIO()
+  axes.figure.savefig(picture, format='png', dpi=120)
+  write_bytes(path, picture.getvalue(), mode=mode)
+
+
 def learning_curve(
   path: str | Path,
   curve: Sequence[Mapping[str, Any]],
@@ -19,12 +52,7 @@ def learning_curve(
   title: str,
 ) -> None:
   """Writes a PNG of train and test RMSE by step, with baselines as lines."""
-  # Imported here: matplotlib takes half a second that other calls need not
-  # wait for. Figure without pyplot needs no display and keeps no state.
-  from matplotlib.figure import Figure
-
-  figure = Figure(figsize=(7, 4.2), layout='constrained')
-  axes = figure.subplots()
+  axes = axes_of()
   steps = [point['step'] for point in curve]
   top = max(baselines.values(), default=0.0)
   for name, label in (('train_rmse', 'training'), ('test_rmse', 'held out')):
@@ -40,18 +68,13 @@ def learning_curve(
       color=f'C{number + 2}',
       label=f'{name.replace("_", " ")} {value:.3f}',
     )
-  axes.set_xlabel('step')
-  axes.set_ylabel('RMSE')
-  axes.set_title(title, fontsize=10)
   low = min([point['train_rmse'] for point in curve] + list(baselines.values()))
   margin = 0.1 * max(top - low, 0.05)
   # The first steps are far off; what matters is the range of the baselines.
   axes.set_ylim(low - margin, top + 3 * margin)
-  axes.legend(fontsize=8, loc='upper right')
-  picture = io.BytesIO()
-  figure.savefig(picture, format='png', dpi=120)
-  # For the curator: the curve is computed from ratings without noise.
-  write_bytes(path, picture.getvalue(), mode=0o600)
+  write(
+    path, axes, x_label='step', y_label='RMSE', title=title, loc='upper right'
+  )
 
 
 def lines(
@@ -63,26 +86,13 @@ def lines(
   y_label: str,
   title: str,
 ) -> None:
-  """Writes a PNG of labelled curves over the same `x`.
-
-  For the curator, like all that is computed from ratings without noise.
-  """
-  from matplotlib.figure import Figure  # here, as above
-
-  figure = Figure(figsize=(7, 4.2), layout='constrained')
-  axes = figure.subplots()
+  """Writes a PNG of labelled curves over the same `x`."""
+  axes = axes_of()
   for (label, values), line in zip(
     curves.items(), itertools.cycle(('-', '--', '-.', ':')), strict=False
   ):
     axes.plot(x, values, marker='.', linestyle=line, label=label)
-  axes.set_xlabel(x_label)
-  axes.set_ylabel(y_label)
-  axes.set_title(title, fontsize=10)
-  axes.grid(alpha=0.25)
-  axes.legend(fontsize=8)
-  picture = io.BytesIO()
-  figure.savefig(picture, format='png', dpi=120)
-  write_bytes(path, picture.getvalue(), mode=0o600)
+  write(path, axes, x_label=x_label, y_label=y_label, title=title)
 
 
 def error_cdf(
@@ -123,10 +133,7 @@ def epsilon_by_steps(
 
   Claims are dashed and red, and a line under the title says what they are.
   """
-  from matplotlib.figure import Figure  # here, as above
-
-  figure = Figure(figsize=(7, 4.6), layout='constrained')
-  axes = figure.subplots()
+  axes = axes_of(7, 4.6)
   for (label, values), colour in zip(
     proved.items(), ('#8fb3d9', '#4079b5', '#173f6b'), strict=False
   ):
@@ -154,8 +161,6 @@ def epsilon_by_steps(
       linewidth=1.4,
       label=f'{label} (not a guarantee)',
     )
-  axes.set_xlabel('steps')
-  axes.set_ylabel('epsilon')
   axes.set_ylim(bottom=0)
   axes.margins(x=0.06)
   note = 'all curves are proved upper bounds'
@@ -164,35 +169,12 @@ def epsilon_by_steps(
       'dashed: a claim of the paper. solid: proved for the same noise,\n'
       'but only if nothing else leaked, which is not so for this algorithm'
     )
-  axes.set_title(f'{title}\n{note}', fontsize=9)
-  axes.legend(fontsize=8, loc='lower right')
-  axes.grid(alpha=0.25)
-  picture = io.BytesIO()
-  figure.savefig(picture, format='png', dpi=120)
-  write_bytes(path, picture.getvalue())
-
-
-def roc(path: str | Path, curves: Mapping[str, Any], *, title: str) -> None:
-  """Writes a PNG of `auditing.value_channel.Curve`s by label."""
-  from matplotlib.figure import Figure  # here, as above
-
-  figure = Figure(figsize=(5, 4.6), layout='constrained')
-  axes = figure.subplots()
-  axes.plot(
-    [0, 1], [0, 1], color='#999999', linewidth=1, label='a guess, 0.500'
+  write(
+    path,
+    axes,
+    x_label='steps',
+    y_label='epsilon',
+    title=f'{title}\n{note}',
+    mode=None,
+    loc='lower right',
   )
-  for label, curve in curves.items():
-    axes.plot(
-      curve.false_positive,
-      curve.true_positive,
-      label=f'{label}, {curve.area:.3f}',
-    )
-  axes.set_xlabel('unrated items taken for rated')
-  axes.set_ylabel('rated items found')
-  axes.set_title(title, fontsize=9)
-  axes.legend(fontsize=8, loc='lower right', title='area under the curve')
-  axes.grid(alpha=0.25)
-  picture = io.BytesIO()
-  figure.savefig(picture, format='png', dpi=120)
-  # An attack on real ratings tells about them.
-  write_bytes(path, picture.getvalue(), mode=0o600)

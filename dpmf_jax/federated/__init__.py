@@ -1,5 +1,6 @@
 """A deployment's parties, without a network.
 
 Each party is a function from a message to an answer, with its state in a
-folder of its own; `rounds` asks nodes through whatever carries bytes.
+folder of its own (`parties`); what they say to one another is a `Protocol` of
+each system (`protocols`). `asking` asks nodes through whatever carries bytes.
 """

@@ -6,7 +6,6 @@ import json
 import os
 import struct
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,20 +79,3 @@ def read_transcript(folder: str | Path) -> Iterator[tuple[str, int, bytes]]:
     place += _RECORD.size
     yield ('sent' if sent else 'received'), peer, content[place : place + size]
     place += size
-
-
-def bytes_table(folder: str | Path) -> list[dict[str, Any]]:
-  """Messages and bytes by direction and kind, as serialised."""
-  found: dict[tuple[str, str], list[int]] = defaultdict(list)
-  text = (Path(folder) / 'bytes.jsonl').read_text(encoding='utf-8')
-  for row in map(json.loads, text.splitlines()):
-    found[row['direction'], row['kind']].append(row['bytes'])
-  return [
-    {
-      'direction': direction,
-      'kind': kind,
-      'messages': len(sizes),
-      'bytes': sum(sizes),
-    }
-    for (direction, kind), sizes in sorted(found.items())
-  ]

@@ -22,16 +22,13 @@ _MOST_AXES = 4
 
 
 class Kind(enum.IntEnum):
-  """What a message is, and which arrays it holds."""
+  """What a message is; all but those under a seal begin with the run [16]."""
 
-  SETUP = 1  # recommender to user: items [n], scales of noise [n, D]
-  SERVED = 2  # recommender to user: item factors, masks, and pieces if any
-  SEEDED = 3  # the same with a seed [32] in place of masks
-  REPORT = 4  # user to third party: masked words
-  AGGREGATE = 5  # third party to recommender: senders, sum of masked words
-  RELEASE = 6  # recommender to all: item factors
-  SHARE = 7  # user to third party, once: a masked share of noise
-  # Of a deployment, whose messages all begin with the run [16]:
+  SETUP = 1  # asks and answers before a round: who rated what, who is online
+  SEEDED = 3  # recommender to node: seeds of masks, item factors, and pieces
+  REPORT = 4  # node to third party, under a seal: users' masked words
+  AGGREGATE = 5  # third party to recommender: users, sum of masked words
+  SHARE = 7  # recommender to node: scales of noise [I, D], raters [I]; and back
   PUBLIC = 8  # recommender to node: what every client is told in a round
   REPORTS = 9  # node to recommender: what its clients report
   SEALED = 10  # what only the third party can open

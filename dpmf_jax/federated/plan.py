@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +12,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from dpmf_jax import files
-from dpmf_jax.plans.sdmf import SDMFConfig
-from dpmf_jax.plans.untrusted_pmf import UntrustedPMFConfig
+from dpmf_jax.plans import SPECS
 
-CONFIGS = {'sdmf': SDMFConfig, 'untrusted_pmf': UntrustedPMFConfig}
+CONFIGS = {name: SPECS[name].config for name in ('sdmf', 'untrusted_pmf')}
 RUN_BYTES = 16
 # Senders that are no nodes.
 RECOMMENDER = 2**32 - 1
 AGGREGATOR = 2**32 - 2
-# Of rounds of gradients; see `gradients_node`.
-Turn = Literal['ratings', 'scales', 'shares', 'online', 'gradients']
 
 
 class Node(NamedTuple):
@@ -90,7 +88,7 @@ class Plan:
       least=(1 <= self.least <= len(self.nodes), 'between 1 and all nodes'),
     )
     config = self.config
-    if isinstance(config, SDMFConfig):
+    if self.system == 'sdmf':
       if config.sent is None or config.likelihood_scale is None:
         raise ValueError('settings must have sent and likelihood_scale')
     elif self.sums:
@@ -98,7 +96,7 @@ class Plan:
     elif config.round_noise:
       raise ValueError('settings must have round_noise=0')
 
-  def _check_shares(self, config: UntrustedPMFConfig) -> None:
+  def _check_shares(self, config: Any) -> None:
     """Returns nothing; ValueError where a node knows more than is stated."""
     c, d, least = config.colluders, config.dropouts, self.largest_node
     if c < least:
@@ -126,7 +124,7 @@ class Plan:
       self.system == 'untrusted_pmf' and self.settings.get('variant') == 'sound'
     )
 
-  @property
+  @functools.cached_property
   def config(self) -> Any:
     settings = dict(self.settings)
     settings['scale'] = tuple(settings['scale'])
@@ -143,23 +141,6 @@ class Plan:
   def run_words(self) -> np.ndarray:
     """The run as the first array of a message."""
     return np.frombuffer(bytes.fromhex(self.run), np.uint8)
-
-  @property
-  def turns(self) -> int:
-    """For how many turns nodes answer; see `carried`, and for SDMF rounds."""
-    config = self.config
-    if isinstance(config, SDMFConfig):
-      return config.steps
-    return 1 if self.sums else len(self.schedule)
-
-  @property
-  def schedule(self) -> tuple[Turn, ...]:
-    """What each turn is for, in rounds of gradients as published."""
-    config = self.config
-    if config.users == 'static':
-      return ('ratings', 'scales', *('gradients',) * config.rounds)
-    rounds = ('online', 'gradients') * config.rounds
-    return ('ratings', 'scales', 'shares', *rounds)
 
   @property
   def num_users(self) -> int:

@@ -2,7 +2,8 @@
 
 A node's worker listens on one, in a folder of its own: whatever brings
 messages from the network, such as Flower's ClientApp, passes them on here and
-sees nothing but messages.
+sees nothing but messages. Connections are those of `multiprocessing`, of which
+only `send_bytes` and `recv_bytes` are used: nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -14,41 +15,48 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
+from typing import Any
 
-_SIZE = struct.Struct('<Q')
 MOST_BYTES = 2**31
 _LONGEST = 600  # seconds that a worker may take
+_STALLED = 60  # and that it waits for who has asked
 
 
-def asked(path: str | Path, data: bytes, seconds: float) -> bytes:
-  """The answer of who listens at `path`; OSError where there is none."""
-  with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-    link.settimeout(seconds)
-    link.connect(str(path))
-    _send(link, data)
-    return _receive(link)
+def asked(path: str | Path, data: bytes, seconds: int) -> bytes:
+  """The answer of who listens at `path`; OSError, EOFError if there is none."""
+  with Client(str(path), 'AF_UNIX') as link:
+    _give_up_after(link, seconds)
+    link.send_bytes(data)
+    return link.recv_bytes(MOST_BYTES)
 
 
 def serve(path: str | Path, handle: Callable[[bytes], bytes]) -> None:
   """Answers one question after the other, until the process ends."""
-  path = Path(path)
-  with contextlib.suppress(FileNotFoundError):
-    path.unlink()  # of a process that was killed
-  with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
-    mask = os.umask(0o177)
-    try:
-      listening.bind(str(path))
-    finally:
-      os.umask(mask)
-    listening.listen(8)
+  Path(path).unlink(missing_ok=True)  # of a process that was killed
+  mask = os.umask(0o177)
+  try:
+    listening = Listener(str(path), 'AF_UNIX', backlog=8)
+  finally:
+    os.umask(mask)
+  with listening:
     while True:
-      link, _ = listening.accept()
-      with link:
-        link.settimeout(60)
-        # Who asked may have gone away: the answer is kept for the next time.
-        with contextlib.suppress(OSError):
-          _send(link, handle(_receive(link)))
+      # Who asked may have gone away: the answer is kept for the next time.
+      with (
+        contextlib.suppress(OSError, EOFError),
+        listening.accept() as link,
+      ):
+        _give_up_after(link, _STALLED)
+        link.send_bytes(handle(link.recv_bytes(MOST_BYTES)))
+
+
+def _give_up_after(link: Any, seconds: int) -> None:
+  """Returns nothing; reads and writes that take longer are BlockingIOError."""
+  limit = struct.pack('ll', seconds, 0)
+  with socket.socket(fileno=os.dup(link.fileno())) as same:
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+      same.setsockopt(socket.SOL_SOCKET, option, limit)
 
 
 def local_exchange(paths: Mapping[int, str | Path]):
@@ -95,25 +103,3 @@ def local_exchange(paths: Mapping[int, str | Path]):
     late[:] = pending
 
   return exchange
-
-
-def _send(link: socket.socket, data: bytes) -> None:
-  link.sendall(_SIZE.pack(len(data)) + data)
-
-
-def _receive(link: socket.socket) -> bytes:
-  (size,) = _SIZE.unpack(_exactly(link, _SIZE.size))
-  if size > MOST_BYTES:
-    raise OSError(f'a message of {size} bytes')
-  return _exactly(link, size)
-
-
-def _exactly(link: socket.socket, size: int) -> bytes:
-  parts = []
-  while size:
-    part = link.recv(min(size, 2**20))
-    if not part:
-      raise EOFError('the other side went away')
-    parts.append(part)
-    size -= len(part)
-  return b''.join(parts)

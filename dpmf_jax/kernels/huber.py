@@ -81,7 +81,7 @@ def balance(
   labels are. It is within 2^HUBER_BITS + |push| / slope of 0, where the search
   starts: beyond all labels no residual pulls back.
   """
-  rows = dataclasses.replace(rows, value=label, level=None)
+  rows = dataclasses.replace(rows, value=label, epsilon=None)
   reach = jnp.ceil(jnp.abs(push) / slope * (1 + HUBER_ERROR)).astype(jnp.int32)
   reach = jnp.minimum(reach, MAX_PLACE) + 2**HUBER_BITS + 1
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmf_jax.accounting.claims_sdcf import Response
+from dpmf_jax.accounting.claims.sdcf import Response
 from dpmf_jax.mechanisms import noise
 
 _WORDS = 2.0**32

@@ -1,6 +1,6 @@
 """Personalised sampling and weights of ratings.
 
-`level` is each rating's own epsilon, laid out as `Rows.value`; it is public.
+`epsilon` is each rating's own, laid out as `Rows.value`; it is public.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from dpmf_jax.rows import Rows
 _SLACK = 2.0**-20
 
 
-def weights(level: jax.Array, highest: float, rounding: float) -> jax.Array:
-  """Weights [C, S, L] of ratings: about level / highest, in [0, 1].
+def weights(epsilon: jax.Array, highest: float, rounding: float) -> jax.Array:
+  """Weights [C, S, L] of ratings: about epsilon / highest, in [0, 1].
 
   Privacy: a rating of weight v moves a weighted sum by at most v + rounding,
   in units of what weight 1 would move it without rounding, and noise is for
-  1 + rounding and epsilon = `highest`. With w = level / highest at most 1 and
-  v = w - (1 - w) rounding, v + rounding = w (1 + rounding): the rating has
-  epsilon w * highest, at most its level. One of v <= 0 is left out.
+  1 + rounding and a pure epsilon of `highest`. With w = epsilon / highest at
+  most 1 and v = w - (1 - w) rounding, v + rounding = w (1 + rounding): the
+  rating has epsilon w * highest, at most its own. One of v <= 0 is left out.
   """
   top = rounded_up(highest)
-  w = jnp.minimum(level / top * (1 - _SLACK), 1.0)
+  w = jnp.minimum(epsilon / top * (1 - _SLACK), 1.0)
   # The slack covers what float32 makes of the second line, too.
   return jnp.where(
-    level >= top, 1.0, jnp.maximum(w - rounding * (1 + _SLACK) * (1 - w), 0)
+    epsilon >= top, 1.0, jnp.maximum(w - rounding * (1 + _SLACK) * (1 - w), 0)
   )
 
 
-def probabilities(level: jax.Array, threshold: float) -> jax.Array:
-  """The chance (e^level - 1)/(e^t - 1) to be sampled, or 1 for level >= t.
+def probabilities(epsilon: jax.Array, threshold: float) -> jax.Array:
+  """The chance (e^epsilon - 1)/(e^t - 1) to be sampled, or 1 for epsilon >= t.
 
   Reference: Jorgensen, Yu and Cormode (2015); Zhang et al., Algorithm 1.
 
@@ -41,8 +41,8 @@ def probabilities(level: jax.Array, threshold: float) -> jax.Array:
   run on the sample: see `accounting.sampled_epsilon`.
   """
   t = rounded_up(threshold)  # fewer are sampled, never more
-  chance = jnp.expm1(level) / jnp.expm1(t)
-  return jnp.where(level < t, chance * (1 - _SLACK), 1.0)
+  chance = jnp.expm1(epsilon) / jnp.expm1(t)
+  return jnp.where(epsilon < t, chance * (1 - _SLACK), 1.0)
 
 
 def coins_below(probability: jax.Array) -> jax.Array:

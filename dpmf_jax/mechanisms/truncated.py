@@ -26,7 +26,7 @@ def bound(
   (0, max |mean +- 2 deviation|). An epsilon too small for that range gets its
   upper end, which is where the bisection ends; epsilon = 0 gets inf.
 
-  Privacy: none; see `accounting.claimed_sdcf_epsilon_value`.
+  Privacy: none; see `accounting.claims.sdcf`.
   """
   mean = jnp.abs(mean)
   deviation = jnp.maximum(deviation, SMALLEST)

@@ -21,43 +21,32 @@ _LARGEST_CHOLESKY_RANK = 64
 
 @config
 class ALSConfig:
-  """Settings of a run; a step is a sweep over users and items."""
+  """Settings of a run; a step is a sweep over users and items.
+
+  Attributes:
+    feedback: explicit: predict ratings. implicit: rank items by whether users
+      know them; such scores are no ratings, and an RMSE of them means nothing.
+    ridge: L2 penalty of a row of factors; times sqrt(n) for one with n ratings
+      (explicit).
+    bias_ridge: L2 penalty of a bias, times sqrt(n) (explicit).
+    biases: Whether users and items have biases, in two columns besides rank
+      (explicit).
+    alpha: A rating r has confidence 1 + alpha r (implicit).
+    init_std: Standard deviation of the initial factors.
+    solver: How equations are solved; cg: conjugate gradients. By default chosen
+      by rank.
+  """
 
   scale: tuple[float, float] = scale_setting()
-  feedback: Literal['explicit', 'implicit'] = setting(
-    default='explicit',
-    help='explicit: predict ratings. implicit: rank items by whether users '
-    'know them; such scores are no ratings, and an RMSE of them means nothing.',
-  )
+  feedback: Literal['explicit', 'implicit'] = setting(default='explicit')
   rank: int = rank_setting(default=16, maximum=2_000)
   steps: int = steps_setting(default=12)
-  ridge: float = setting(
-    default=1.2,
-    above=0,
-    help='L2 penalty of a row of factors; times sqrt(n) for one with n '
-    'ratings (explicit).',
-  )
-  bias_ridge: float = setting(
-    default=1.0, above=0, help='L2 penalty of a bias, times sqrt(n) (explicit).'
-  )
-  biases: bool = setting(
-    default=True,
-    help='Whether users and items have biases, in two columns besides rank '
-    '(explicit).',
-  )
-  alpha: float = setting(
-    default=1.0,
-    above=0,
-    help='A rating r has confidence 1 + alpha r (implicit).',
-  )
-  init_std: float = setting(
-    default=0.1, above=0, help='Standard deviation of the initial factors.'
-  )
-  solver: Literal['cholesky', 'cg'] | None = setting(
-    default=None,
-    help='How equations are solved; cg: conjugate gradients. By default '
-    'chosen by rank.',
-  )
+  ridge: float = setting(default=1.2, above=0)
+  bias_ridge: float = setting(default=1.0, above=0)
+  biases: bool = setting(default=True)
+  alpha: float = setting(default=1.0, above=0)
+  init_std: float = setting(default=0.1, above=0)
+  solver: Literal['cholesky', 'cg'] | None = setting(default=None)
 
   def check(self):
     if self.feedback == 'implicit' and self.scale[0] < 0:

@@ -44,73 +44,40 @@ class DPALSConfig:
   """Public facts about a run; nothing here may be computed from ratings.
 
   Lengths in ratings are in quarters of the scale's width: 1 star of 1..5.
+
+  Attributes:
+    noise_multiplier: Noise over sensitivity of a whole step, instead of
+      epsilon.
+    rank: Number of factors; 0 is item means alone. By default it is chosen from
+      the numbers of users and items.
+    contribution: Bound on a user's terms in all items, in quarters of the
+      scale.
+    label_bound: Residuals are clipped to +- this, in quarters of the scale.
+    count_scale: Weight of an item's count against its sum of residuals.
+    vector_share: Bound on a user's vector in the sums, where a bias is 1.
+    clip_norm: Users' vectors are clipped to this, and then scaled to
+      vector_share.
+    adaptivity: How much more weight rare items get: weights are ~ (count + a
+      third of the mean)^-adaptivity.
+    bias_ridge: Ridge of users' biases in sweeps.
+    vector_ridge: Ridge of users' vectors in sweeps.
   """
 
   relation: Relation = relation_setting('add_remove')
   scale: tuple[float, float] = scale_setting()
   delta: float = delta_setting(above=0, maximum=0.25)
   epsilon: float | None = epsilon_setting(default=None)
-  noise_multiplier: float | None = setting(
-    default=None,
-    above=0,
-    help='Noise over sensitivity of a whole step, instead of epsilon.',
-  )
-  rank: int | None = setting(
-    default=None,
-    minimum=0,
-    maximum=MAX_RANK,
-    help='Number of factors; 0 is item means alone. By default it is chosen '
-    'from the numbers of users and items.',
-  )
+  noise_multiplier: float | None = setting(default=None, above=0)
+  rank: int | None = setting(default=None, minimum=0, maximum=MAX_RANK)
   steps: int = steps_setting(default=12, maximum=1_000)
-  contribution: float = setting(
-    default=4.0,
-    minimum=1e-6,
-    maximum=1e6,
-    help="Bound on a user's terms in all items, in quarters of the scale.",
-  )
-  label_bound: float = setting(
-    default=2.0,
-    above=0,
-    maximum=16,
-    help='Residuals are clipped to +- this, in quarters of the scale.',
-  )
-  count_scale: float = setting(
-    default=0.5,
-    above=0,
-    help="Weight of an item's count against its sum of residuals.",
-  )
-  vector_share: float = setting(
-    default=1.2,
-    minimum=1e-6,
-    maximum=1e6,
-    help="Bound on a user's vector in the sums, where a bias is 1.",
-  )
-  clip_norm: float = setting(
-    default=0.2,
-    minimum=1e-6,
-    maximum=1e6,
-    help="Users' vectors are clipped to this, and then scaled to vector_share.",
-  )
-  adaptivity: float = setting(
-    default=0.4,
-    minimum=0,
-    maximum=1,
-    help='How much more weight rare items get: weights are ~ (count + a third '
-    'of the mean)^-adaptivity.',
-  )
-  bias_ridge: float = setting(
-    default=10.0,
-    minimum=1e-6,
-    maximum=1e6,
-    help="Ridge of users' biases in sweeps.",
-  )
-  vector_ridge: float = setting(
-    default=1.0,
-    minimum=1e-6,
-    maximum=1e6,
-    help="Ridge of users' vectors in sweeps.",
-  )
+  contribution: float = setting(default=4.0, minimum=1e-6, maximum=1e6)
+  label_bound: float = setting(default=2.0, above=0, maximum=16)
+  count_scale: float = setting(default=0.5, above=0)
+  vector_share: float = setting(default=1.2, minimum=1e-6, maximum=1e6)
+  clip_norm: float = setting(default=0.2, minimum=1e-6, maximum=1e6)
+  adaptivity: float = setting(default=0.4, minimum=0, maximum=1)
+  bias_ridge: float = setting(default=10.0, minimum=1e-6, maximum=1e6)
+  vector_ridge: float = setting(default=1.0, minimum=1e-6, maximum=1e6)
   final_vector_ridge: float = own_ridge_setting(
     default=5.0, what='a vector', above=None, minimum=1e-6, maximum=1e6
   )

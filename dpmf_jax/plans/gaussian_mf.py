@@ -31,63 +31,46 @@ from dpmf_jax.types import Guarantee, Optimizer, Relation, Tails
 
 @config
 class GaussianMFConfig:
-  """Public facts about a run; nothing here may be computed from ratings."""
+  """Public facts about a run; nothing here may be computed from ratings.
 
-  variant: Literal['paper', 'sound'] = setting(
-    help='paper: Algorithm 1 to the letter, with its claimed epsilon. sound: '
-    'noise on both gradients, and a proved epsilon.',
-    flag=False,
-  )
+  Attributes:
+    variant: paper: Algorithm 1 to the letter, with its claimed epsilon. sound:
+      noise on both gradients, and a proved epsilon.
+    noise_multiplier: Noise over sensitivity of a whole step, instead of
+      epsilon.
+    epsilon_per_step: paper: the paper's eps_i, instead of epsilon.
+    delta_per_step: paper: the paper's delta of a step.
+    clip_norm: Largest norm of a factor inside a gradient.
+    residual_bound: Residuals are clipped to +- this; the paper has no bound.
+    offset: A public constant added to every prediction; by default 5/8 of the
+      way up the scale, as people rate more up than down. The paper has 0.
+    lattice_bits: Sums are rounded to 2^-this of the largest term, for at most
+      2^(30 - this) users and items.
+    init: How factors start. unit: random rows of norm 1 (Alg. 1, line 1). bias:
+      one column constant for users, one for items, so that the first steps fit
+      biases; the others small and random.
+    user_share: Part of a step's squared privacy loss spent on the user
+      gradient.
+  """
+
+  variant: Literal['paper', 'sound'] = setting(flag=False)
   relation: Relation = relation_setting()
   scale: tuple[float, float] = scale_setting()
   delta: float = delta_setting(above=0, maximum=0.25)
   epsilon: float | None = epsilon_setting(default=None)
-  noise_multiplier: float | None = setting(
-    default=None,
-    above=0,
-    help='Noise over sensitivity of a whole step, instead of epsilon.',
-  )
-  epsilon_per_step: float | None = setting(
-    default=None, help="paper: the paper's eps_i, instead of epsilon."
-  )
-  delta_per_step: float = setting(
-    default=0.01, help="paper: the paper's delta of a step."
-  )
+  noise_multiplier: float | None = setting(default=None, above=0)
+  epsilon_per_step: float | None = setting(default=None)
+  delta_per_step: float = setting(default=0.01)
   rank: int = rank_setting(default=4, maximum=10_000)
   steps: int = steps_setting(default=60)
   step_size: float = step_size_setting(default=0.001)
   ridge: float = ridge_setting(default=0.0)
-  clip_norm: float = setting(
-    default=1.0, above=0, help='Largest norm of a factor inside a gradient.'
-  )
-  residual_bound: float | None = setting(
-    default=1.0,
-    help='Residuals are clipped to +- this; the paper has no bound.',
-  )
-  offset: float | None = setting(
-    default=None,
-    help='A public constant added to every prediction; by default 5/8 of the '
-    'way up the scale, as people rate more up than down. The paper has 0.',
-  )
-  lattice_bits: int = setting(
-    default=10,
-    minimum=4,
-    maximum=18,
-    help='Sums are rounded to 2^-this of the largest term, for at most '
-    '2^(30 - this) users and items.',
-  )
-  init: Literal['unit', 'bias'] = setting(
-    default='bias',
-    help='How factors start. unit: random rows of norm 1 (Alg. 1, line 1). '
-    'bias: one column constant for users, one for items, so that the first '
-    'steps fit biases; the others small and random.',
-  )
-  user_share: float = setting(
-    default=0.5,
-    above=0,
-    below=1,
-    help="Part of a step's squared privacy loss spent on the user gradient.",
-  )
+  clip_norm: float = setting(default=1.0, above=0)
+  residual_bound: float | None = setting(default=1.0)
+  offset: float | None = setting(default=None)
+  lattice_bits: int = setting(default=10, minimum=4, maximum=18)
+  init: Literal['unit', 'bias'] = setting(default='bias')
+  user_share: float = setting(default=0.5, above=0, below=1)
   optimizer: Optimizer | None = optimizer_setting(
     default=None, instead_of='SGD with step_size'
   )

@@ -14,21 +14,18 @@ from dpmf_jax.types import Guarantee
 
 @config
 class LangevinConfig(sdcf.LangevinSettings):
-  """Public facts about a run; nothing here may be computed from ratings."""
+  """Public facts about a run; nothing here may be computed from ratings.
 
-  variant: Literal['none', 'paper'] = setting(
-    help='none: ratings as they are. paper: Laplace noise on each.', flag=False
-  )
-  epsilon: float | None = setting(
-    default=None,
-    above=0,
-    help="paper: epsilon of each rating's value; noise has the scale of the "
-    'width of the ratings over it.',
-  )
-  clip: bool = setting(
-    default=False,
-    help='paper: whether perturbed ratings are clipped to the scale.',
-  )
+  Attributes:
+    variant: none: ratings as they are. paper: Laplace noise on each.
+    epsilon: paper: epsilon of each rating's value; noise has the scale of the
+      width of the ratings over it.
+    clip: paper: whether perturbed ratings are clipped to the scale.
+  """
+
+  variant: Literal['none', 'paper'] = setting(flag=False)
+  epsilon: float | None = setting(default=None, above=0)
+  clip: bool = setting(default=False)
 
   def check(self):
     if self.variant == 'paper' and self.epsilon is None:

@@ -40,54 +40,39 @@ class LocalMFConfig:
   With unit 'rating' both relations hold with the same epsilon, as a cell may
   change from anything to anything, and delta is where the certificate states
   epsilon, which is pure. Lengths in ratings are in quarters of the scale.
+
+  Attributes:
+    variant: sound; there is no other.
+    unit: What is protected. rating: one record, by randomized response on
+      clients, and the server sees all answers. user: a whole user, whose
+      contribution is clipped, by noise on a secure sum of all.
+    levels: By rating: the ratings that clients can answer with, ascending. By
+      default two up to epsilon 3.5, 2.6 and 4.4 of 1..5, then four, 2 to 5.
+    rounding: By rating: how a rating becomes a level.
+    rank: By rating: number of factors at most; those that do not stand out of
+      the noise are shrunk to nothing.
+    clip_norm: By user: bound on the norm of a client's contribution, in
+      quarters of the scale.
+    count_scale: By user: weight of a count against a quarter of the scale in
+      it.
+    prior_variance: Of item means around the center, in squared quarters of the
+      scale.
   """
 
-  variant: Literal['sound'] = setting(
-    help='sound; there is no other.', flag=False
-  )
-  unit: Unit = setting(
-    help='What is protected. rating: one record, by randomized response on '
-    'clients, and the server sees all answers. user: a whole user, whose '
-    'contribution is clipped, by noise on a secure sum of all.',
-  )
+  variant: Literal['sound'] = setting(flag=False)
+  unit: Unit = setting()
   relation: Relation = relation_setting()
   scale: tuple[float, float] = scale_setting()
   epsilon: float = epsilon_setting(
     above=None, minimum=1e-4, maximum=records.MAX_EPSILON
   )
   delta: float = pure_delta_setting(default=0.0)
-  levels: tuple[float, ...] | None = setting(
-    default=None,
-    help='By rating: the ratings that clients can answer with, ascending. By '
-    'default two up to epsilon 3.5, 2.6 and 4.4 of 1..5, then four, 2 to 5.',
-  )
-  rounding: Literal['nearest', 'stochastic'] = setting(
-    default='nearest', help='By rating: how a rating becomes a level.'
-  )
-  rank: int = setting(
-    default=8,
-    minimum=0,
-    maximum=1_000,
-    help='By rating: number of factors at most; those that do not stand out '
-    'of the noise are shrunk to nothing.',
-  )
-  clip_norm: float = setting(
-    default=6.0,
-    minimum=0.01,
-    maximum=1e4,
-    help="By user: bound on the norm of a client's contribution, in quarters "
-    'of the scale.',
-  )
-  count_scale: float = setting(
-    default=0.5,
-    above=0,
-    help='By user: weight of a count against a quarter of the scale in it.',
-  )
-  prior_variance: float = setting(
-    default=0.3,
-    above=0,
-    help='Of item means around the center, in squared quarters of the scale.',
-  )
+  levels: tuple[float, ...] | None = setting(default=None)
+  rounding: Literal['nearest', 'stochastic'] = setting(default='nearest')
+  rank: int = setting(default=8, minimum=0, maximum=1_000)
+  clip_norm: float = setting(default=6.0, minimum=0.01, maximum=1e4)
+  count_scale: float = setting(default=0.5, above=0)
+  prior_variance: float = setting(default=0.3, above=0)
   bias_ridge: float = own_ridge_setting(default=4.0, what='a bias')
   mean_ridge: float = own_ridge_setting(
     default=8.0, what='a factor on item means'

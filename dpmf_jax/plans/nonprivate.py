@@ -20,24 +20,21 @@ from dpmf_jax.types import Optimizer
 
 @config
 class NonprivateConfig:
-  """Settings of a run, in full-batch steps."""
+  """Settings of a run, in full-batch steps.
+
+  Attributes:
+    ridge: L2 penalty per rating: a row with n ratings is shrunk by ridge * n.
+    biases: Whether users and items have biases, in two columns besides rank.
+    init_std: Standard deviation of the initial factors.
+  """
 
   scale: tuple[float, float] = scale_setting()
   rank: int = rank_setting(default=20, maximum=10_000)
   steps: int = steps_setting(default=150)
   step_size: float = step_size_setting(default=0.02)
-  ridge: float = setting(
-    default=0.12,
-    minimum=0,
-    help='L2 penalty per rating: a row with n ratings is shrunk by ridge * n.',
-  )
-  biases: bool = setting(
-    default=True,
-    help='Whether users and items have biases, in two columns besides rank.',
-  )
-  init_std: float = setting(
-    default=0.1, above=0, help='Standard deviation of the initial factors.'
-  )
+  ridge: float = setting(default=0.12, minimum=0)
+  biases: bool = setting(default=True)
+  init_std: float = setting(default=0.1, above=0)
   optimizer: Optimizer | None = optimizer_setting(
     default=None, instead_of='Adam with step_size'
   )

@@ -32,70 +32,50 @@ from dpmf_jax.types import Guarantee, Relation
 
 @config
 class ObjectivePMFConfig:
-  """Public facts about a run; nothing here may be computed from ratings."""
+  """Public facts about a run; nothing here may be computed from ratings.
 
-  variant: Literal['paper', 'sound'] = setting(
-    help='paper: both stages as published, with the claimed epsilon. sound: '
-    'the exact solution against public user features, proved.',
-    flag=False,
-  )
+  Attributes:
+    variant: paper: both stages as published, with the claimed epsilon. sound:
+      the exact solution against public user features, proved.
+    objective: paper: whose objective and noise.
+    noise: paper: when noise is drawn. Alg. 2 draws anew in every step, its
+      theorem is about noise that is drawn once.
+    pmf_steps: paper: k1, steps without noise.
+    noise_steps: paper: k2, steps with noise.
+    loss: sound: squared is solved from noisy normal equations. huber is
+      objective perturbation of a loss that is linear beyond residual_bound,
+      with less noise at a small epsilon, for add_remove alone.
+    residual_bound: sound: where the Huber loss becomes linear; by default an
+      eighth of the scale's width.
+    feature_share: sound, squared: part of epsilon spent on learning `rank`
+      features of users from the ratings, by sound gaussian_mf at delta; 0 takes
+      the features as they are given.
+    feature_steps: sound: steps that learn them.
+    count_scale: Weight of the matrix A against the vector b in what is noised
+      (sound, squared, add_remove).
+    prior_variance: Of an item's vector around the common one (sound, squared).
+    shift: Bits dropped from exact sums (sound, squared); more for more users.
+  """
+
+  variant: Literal['paper', 'sound'] = setting(flag=False)
   relation: Relation = relation_setting()
   scale: tuple[float, float] = scale_setting()
   epsilon: float = epsilon_setting()
   delta: float = pure_delta_setting(default=0.0)
-  objective: Literal['zhang', 'hua'] = setting(
-    default='zhang', help='paper: whose objective and noise.'
-  )
-  noise: Literal['once', 'every_step'] = setting(
-    default='once',
-    help='paper: when noise is drawn. Alg. 2 draws anew in every step, its '
-    'theorem is about noise that is drawn once.',
-  )
+  objective: Literal['zhang', 'hua'] = setting(default='zhang')
+  noise: Literal['once', 'every_step'] = setting(default='once')
   rank: int = rank_setting(default=20)
   ridge: float = ridge_setting(default=0.01)
   step_size: float = step_size_setting(default=50.0)
-  pmf_steps: int = setting(default=50, help='paper: k1, steps without noise.')
-  noise_steps: int = setting(
-    default=50, minimum=1, help='paper: k2, steps with noise.'
-  )
-  loss: Literal['squared', 'huber'] = setting(
-    default='squared',
-    help='sound: squared is solved from noisy normal equations. huber is '
-    'objective perturbation of a loss that is linear beyond residual_bound, '
-    'with less noise at a small epsilon, for add_remove alone.',
-  )
-  residual_bound: float | None = setting(
-    default=None,
-    above=0,
-    help='sound: where the Huber loss becomes linear; by default an eighth of '
-    "the scale's width.",
-  )
-  feature_share: float = setting(
-    default=0.0,
-    minimum=0,
-    below=1,
-    help='sound, squared: part of epsilon spent on learning `rank` features of '
-    'users from the ratings, by sound gaussian_mf at delta; 0 takes the '
-    'features as they are given.',
-  )
-  feature_steps: int = setting(default=60, help='sound: steps that learn them.')
-  count_scale: float = setting(
-    default=1.0,
-    above=0,
-    help='Weight of the matrix A against the vector b in what is noised '
-    '(sound, squared, add_remove).',
-  )
-  prior_variance: float = setting(
-    default=0.35,
-    above=0,
-    help="Of an item's vector around the common one (sound, squared).",
-  )
-  shift: int = setting(
-    default=6,
-    minimum=0,
-    maximum=PRODUCT_BITS,
-    help='Bits dropped from exact sums (sound, squared); more for more users.',
-  )
+  pmf_steps: int = setting(default=50)
+  noise_steps: int = setting(default=50, minimum=1)
+  loss: Literal['squared', 'huber'] = setting(default='squared')
+  residual_bound: float | None = setting(default=None, above=0)
+  feature_share: float = setting(default=0.0, minimum=0, below=1)
+  feature_steps: int = setting(default=60)
+  count_scale: float = setting(default=1.0, above=0)
+  prior_variance: float = setting(default=0.35, above=0)
+  shift: int = setting(default=6, minimum=0, maximum=PRODUCT_BITS)
   bias_ridge: float = own_ridge_setting(default=5.0, what='biases')
   vector_ridge: float = own_ridge_setting(default=8.0, what='vectors')
 

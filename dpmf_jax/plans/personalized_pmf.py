@@ -25,24 +25,24 @@ class PersonalizedPMFConfig(objective.ObjectivePMFConfig):
   has more. A public number, such as `accounting.personal_threshold` gives of a
   public distribution; the mean or maximum over the ratings there are would
   tell of them.
+
+  Attributes:
+    objective: paper: whose objective and noise.
+    loss: sound: squared.
+    method: How ratings get an epsilon below --epsilon or --threshold; the paper
+      samples.
   """
 
   # Sampling proves nothing for changed values.
   relation: Relation = relation_setting('add_remove')
   objective: Literal['zhang', 'hua'] = setting(
-    default='zhang',
-    choices=('zhang',),
-    help='paper: whose objective and noise.',
+    default='zhang', choices=('zhang',)
   )
   # What covers the search for a minimum costs all ratings the same.
   loss: Literal['squared', 'huber'] = setting(
-    default='squared', choices=('squared',), help='sound: squared.'
+    default='squared', choices=('squared',)
   )
-  method: Literal['weights', 'sampling'] = setting(
-    default='weights',
-    help='How ratings get an epsilon below --epsilon or --threshold; the paper '
-    'samples.',
-  )
+  method: Literal['weights', 'sampling'] = setting(default='weights')
 
   def check(self):
     super().check()
@@ -105,15 +105,17 @@ SPEC = Spec(
   },
   cases={
     'sound': tuple(
-      Case({**_CASE, 'epsilon': 4.0, 'method': method}, 'random', level=level)
+      Case(
+        {**_CASE, 'epsilon': 4.0, 'method': method}, 'random', own_epsilon=own
+      )
       for method in ('weights', 'sampling')
-      for level in (1.0, 4.0)
+      for own in (1.0, 4.0)
     ),
     'paper': (
       Case(
         {**objective.PAPER_CASE, 'relation': 'add_remove', 'epsilon': 1.0},
         'random',
-        level=1.0,
+        own_epsilon=1.0,
       ),
     ),
   },

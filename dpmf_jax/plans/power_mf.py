@@ -54,77 +54,40 @@ class PowerMFConfig:
   `choice.choice` has a rule for `rank` and `rounds`. Noise and sensitivities
   are in quarters of the scale's width. With rank 0 delta pays for the ends of
   the noise alone, and 0 is as much as they cost.
+
+  Attributes:
+    rank: Number of factors; 0 releases item means alone, with L2-Laplace noise.
+    rounds: How often both sides' factors are asked for.
+    mean_share: Part of the squared privacy loss spent on item means.
+    bias_share: Part of the squared privacy loss spent on user biases; factors
+      share what is left.
+    last_weight: How much more of it the last release of factors gets.
+    count_scale: Weight of a count against a sum, which is in quarters of the
+      scale, in what gets noise.
+    residual_bound: Residuals are clipped to +- this many quarters of the scale.
+    relaxation: Weight of new factors, from the third round on, when they are
+      mixed with the old ones.
+    shift: Bits dropped from exact counts and sums; more for more users.
+    lattice_bits: Sums of factors are rounded to 2^-this of their largest term,
+      for at most 2^(30 - this) users and items.
   """
 
   relation: Relation = relation_setting('add_remove')
   scale: tuple[float, float] = scale_setting()
   epsilon: float = epsilon_setting()
   delta: float = delta_setting(minimum=0, maximum=0.25)
-  rank: int = setting(
-    default=6,
-    minimum=0,
-    maximum=MAX_RANK,
-    help='Number of factors; 0 releases item means alone, with L2-Laplace '
-    'noise.',
-  )
-  rounds: int = setting(
-    default=8,
-    minimum=1,
-    maximum=MAX_ROUNDS,
-    help="How often both sides' factors are asked for.",
-  )
-  mean_share: float = setting(
-    default=0.2,
-    above=0,
-    below=1,
-    help='Part of the squared privacy loss spent on item means.',
-  )
-  bias_share: float = setting(
-    default=0.05,
-    above=0,
-    below=1,
-    help='Part of the squared privacy loss spent on user biases; factors '
-    'share what is left.',
-  )
-  last_weight: float = setting(
-    default=2.0,
-    above=0,
-    help='How much more of it the last release of factors gets.',
-  )
-  count_scale: float = setting(
-    default=1.0,
-    above=0,
-    help='Weight of a count against a sum, which is in quarters of the scale, '
-    'in what gets noise.',
-  )
-  residual_bound: float = setting(
-    default=0.6,
-    minimum=1e-3,
-    maximum=16,
-    help='Residuals are clipped to +- this many quarters of the scale.',
-  )
-  relaxation: float = setting(
-    default=0.5,
-    above=0,
-    maximum=1,
-    help='Weight of new factors, from the third round on, when they are mixed '
-    'with the old ones.',
-  )
+  rank: int = setting(default=6, minimum=0, maximum=MAX_RANK)
+  rounds: int = setting(default=8, minimum=1, maximum=MAX_ROUNDS)
+  mean_share: float = setting(default=0.2, above=0, below=1)
+  bias_share: float = setting(default=0.05, above=0, below=1)
+  last_weight: float = setting(default=2.0, above=0)
+  count_scale: float = setting(default=1.0, above=0)
+  residual_bound: float = setting(default=0.6, minimum=1e-3, maximum=16)
+  relaxation: float = setting(default=0.5, above=0, maximum=1)
   bias_ridge: float = own_ridge_setting(default=5.0, what='a bias')
   vector_ridge: float = own_ridge_setting(default=1.5, what='a vector')
-  shift: int = setting(
-    default=6,
-    minimum=0,
-    maximum=PRODUCT_BITS,
-    help='Bits dropped from exact counts and sums; more for more users.',
-  )
-  lattice_bits: int = setting(
-    default=10,
-    minimum=4,
-    maximum=18,
-    help='Sums of factors are rounded to 2^-this of their largest term, for '
-    'at most 2^(30 - this) users and items.',
-  )
+  shift: int = setting(default=6, minimum=0, maximum=PRODUCT_BITS)
+  lattice_bits: int = setting(default=10, minimum=4, maximum=18)
 
   def check(self):
     low, high = self.scale

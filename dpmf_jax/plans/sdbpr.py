@@ -24,13 +24,13 @@ class SDBPRConfig(sdcf.SDCFSettings):
 
   With variant 'none' every client sends the gradients of all that it rated,
   and of as many others.
+
+  Attributes:
+    sign: paper: the bits that say whether an item is pulled or pushed, the true
+      ones or the permanent ones, which are perturbed.
   """
 
-  sign: Sign = setting(
-    default='true',
-    help='paper: the bits that say whether an item is pulled or pushed, the '
-    'true ones or the permanent ones, which are perturbed.',
-  )
+  sign: Sign = setting(default='true')
   rank: int = rank_setting(default=10)
   step_size: float = step_size_setting(default=8.0)
   ridge: float = ridge_setting(default=0.0)

@@ -33,6 +33,15 @@ class LangevinSettings:
 
   In the letters of `systems.sdcf.sgld`: step_size is eta_0 times S, and ridge
   is Lambda over S.
+
+  Attributes:
+    decay: gamma of the step size eta_t = eta_0 / t^gamma.
+    likelihood_scale: S, how many ratings the gradient of one stands for; by
+      default the number of ratings, which is then public.
+    ridges: fixed: all factors have the same ridge. gamma: each has its own,
+      drawn from Gamma(1) times the ridge, as in the paper.
+    average: What the sum of an item's gradients is divided by: the gradients of
+      that item, or all of the round, as the paper writes.
   """
 
   scale: tuple[float, float] = scale_setting()
@@ -40,28 +49,11 @@ class LangevinSettings:
   rank: int = rank_setting(default=50)
   steps: int = steps_setting(default=100)
   step_size: float = step_size_setting(default=0.4)
-  decay: float = setting(
-    default=0.6,
-    minimum=0,
-    help='gamma of the step size eta_t = eta_0 / t^gamma.',
-  )
-  likelihood_scale: float | None = setting(
-    default=None,
-    above=0,
-    help='S, how many ratings the gradient of one stands for; by default '
-    'the number of ratings, which is then public.',
-  )
+  decay: float = setting(default=0.6, minimum=0)
+  likelihood_scale: float | None = setting(default=None, above=0)
   ridge: float = ridge_setting(default=0.01)
-  ridges: Literal['fixed', 'gamma'] = setting(
-    default='fixed',
-    help='fixed: all factors have the same ridge. gamma: each has its own, '
-    'drawn from Gamma(1) times the ridge, as in the paper.',
-  )
-  average: Average = setting(
-    default='item',
-    help="What the sum of an item's gradients is divided by: the gradients of "
-    'that item, or all of the round, as the paper writes.',
-  )
+  ridges: Literal['fixed', 'gamma'] = setting(default='fixed')
+  average: Average = setting(default='item')
   optimizer: Optimizer | None = optimizer_setting(
     default=None,
     instead_of="plain descent along the items' mean gradient, which has eta_t "
@@ -80,52 +72,32 @@ LITERAL: dict[str, Any] = {
 
 @config
 class SDCFSettings(LangevinSettings):
-  """What the systems of SDCF have in common, besides Langevin steps."""
+  """What the systems of SDCF have in common, besides Langevin steps.
 
-  variant: Literal['paper', 'none'] = setting(
-    default='paper',
-    help="paper: as published, with the paper's claim. none: clients send "
-    'gradients of what they rated, without any privacy.',
-    flag=False,
-  )
-  epsilon: float | None = setting(
-    default=None,
-    above=0,
-    help="eps_P, which the paper claims for a client's bits over all rounds; "
-    'by default twice epsilon_instant.',
-  )
-  epsilon_instant: float | None = setting(
-    default=None,
-    above=0,
-    help='eps_I, which the paper claims for the bits of one round; by default '
-    'half of epsilon. One of both is needed.',
-  )
-  sent: float | None = setting(
-    default=None,
-    above=0,
-    help='z, how many items a client sends in a round, on average; by default '
-    'the mean number of ratings of a client, which is then public.',
-  )
-  online: float = setting(
-    default=1.0,
-    above=0,
-    maximum=1,
-    help='Chance of a client to be online in a round.',
-  )
-  tolerance: float = setting(
-    default=0.0,
-    minimum=0,
-    help='A client says that it has converged when its factors move by less '
-    'than this part of their norm; 0 never stops. What it says is computed '
-    'from its ratings, and no guarantee covers it.',
-  )
-  agreement: float = setting(
-    default=1.0,
-    above=0,
-    maximum=1,
-    help='Part of the clients that must have converged for training to stop, '
-    'once the items move by less than tolerance, too.',
-  )
+  Attributes:
+    variant: paper: as published, with the paper's claim. none: clients send
+      gradients of what they rated, without any privacy.
+    epsilon: eps_P, which the paper claims for a client's bits over all rounds;
+      by default twice epsilon_instant.
+    epsilon_instant: eps_I, which the paper claims for the bits of one round; by
+      default half of epsilon. One of both is needed.
+    sent: z, how many items a client sends in a round, on average; by default
+      the mean number of ratings of a client, which is then public.
+    online: Chance of a client to be online in a round.
+    tolerance: A client says that it has converged when its factors move by less
+      than this part of their norm; 0 never stops. What it says is computed from
+      its ratings, and no guarantee covers it.
+    agreement: Part of the clients that must have converged for training to
+      stop, once the items move by less than tolerance, too.
+  """
+
+  variant: Literal['paper', 'none'] = setting(default='paper', flag=False)
+  epsilon: float | None = setting(default=None, above=0)
+  epsilon_instant: float | None = setting(default=None, above=0)
+  sent: float | None = setting(default=None, above=0)
+  online: float = setting(default=1.0, above=0, maximum=1)
+  tolerance: float = setting(default=0.0, minimum=0)
+  agreement: float = setting(default=1.0, above=0, maximum=1)
 
   def check(self):
     given = self.epsilon is not None or self.epsilon_instant is not None

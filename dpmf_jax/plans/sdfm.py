@@ -12,24 +12,23 @@ from dpmf_jax.ratings.attributes import Attributes
 
 @config
 class SDFMConfig(sdcf.SDCFSettings):
-  """Public facts about a run; nothing here may be computed from ratings."""
+  """Public facts about a run; nothing here may be computed from ratings.
+
+  Attributes:
+    attributes: Features of users and items, which are public.
+    side_step: Step size of linear weights and of all weights of features, over
+      that of factors; 0 leaves them at 0. All of them move for the same
+      residual, so that much more does not converge.
+  """
 
   epsilon_value: float = sdcf.epsilon_value_setting()
   attributes: Attributes | None = setting(
     default=None,
-    help='Features of users and items, which are public.',
     holds=lambda attributes: isinstance(attributes, Attributes),
     must='ratings.attributes.Attributes',
     flag=False,
   )
-  side_step: float = setting(
-    default=0.1,
-    minimum=0,
-    maximum=1,
-    help='Step size of linear weights and of all weights of features, over '
-    'that of factors; 0 leaves them at 0. All of them move for the same '
-    'residual, so that much more does not converge.',
-  )
+  side_step: float = setting(default=0.1, minimum=0, maximum=1)
 
 
 ASSUMED = (

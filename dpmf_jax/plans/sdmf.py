@@ -12,10 +12,14 @@ from dpmf_jax.plans.spec import Case, Plan, Spec
 
 @config
 class SDMFConfig(sdcf.SDCFSettings):
-  """Public facts about a run; nothing here may be computed from ratings."""
+  """Public facts about a run; nothing here may be computed from ratings.
+
+  Attributes:
+    variant: paper: as published.
+  """
 
   variant: Literal['paper', 'none'] = setting(
-    default='paper', choices=('paper',), help='paper: as published.', flag=False
+    default='paper', choices=('paper',), flag=False
   )
   epsilon_value: float = sdcf.epsilon_value_setting()
 

@@ -2,19 +2,25 @@
 
   @config
   class ToyConfig:
-    rank: int = setting(default=4, minimum=1, help='Number of factors.')
+    '''Public facts about a run.
 
-Checks, flags, `--help`, the attributes of the class's docstring and the tables
-of docs/systems.md are made of that. What concerns several settings at once is
-a method `check`, which runs after these.
+    Attributes:
+      weight: how much it weighs.
+    '''
+    rank: int = rank_setting(default=4)
+    weight: float = setting(default=2.0, above=0, maximum=10)
+
+Checks, flags, `--help` and the tables of docs/systems.md are made of that. What
+concerns several settings at once is a method `check`, which runs after these.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import math
-import textwrap
+import re
 import types
 import typing
 from collections.abc import Callable
@@ -43,7 +49,7 @@ class _Declared(NamedTuple):
 def setting(
   default: Any = dataclasses.MISSING,
   *,
-  help: str,
+  help: str = '',
   minimum: float | None = None,
   above: float | None = None,
   maximum: float | None = None,
@@ -57,7 +63,8 @@ def setting(
 
   Args:
     default: its value where none is given.
-    help: what it is, in a sentence or two.
+    help: what it is, where the class's docstring does not say it under
+      `Attributes:`.
     minimum, above, maximum, below: bounds of a number; numbers are finite.
     choices: values, where not all of the field's `Literal` are allowed.
     holds, must: a check of another kind, and what it asks for.
@@ -83,11 +90,8 @@ class Setting(NamedTuple):
   optional: bool
   default: Any
   choices: tuple[Any, ...] | None
+  help: str
   declared: _Declared
-
-  @property
-  def help(self) -> str:
-    return self.declared.help
 
   @property
   def bound(self) -> str:
@@ -145,15 +149,27 @@ def _interval(declared: _Declared, kind: type) -> str:
 @functools.cache
 def settings_of(config: type) -> tuple[Setting, ...]:
   """The settings of a config class, in the order of their declaration."""
-  hints = typing.get_type_hints(config)
+  hints, told = typing.get_type_hints(config), _attributes(config)
   return tuple(
-    _setting(field, hints[field.name])
+    _setting(field, hints[field.name], told)
     for field in dataclasses.fields(config)
     if 'declared' in field.metadata
   )
 
 
-def _setting(field: dataclasses.Field, hint: Any) -> Setting:
+def _attributes(config: type) -> dict[str, str]:
+  """What docstrings of the class and its bases say of settings."""
+  told = {}
+  for cls in reversed(config.__mro__):
+    _, _, section = inspect.cleandoc(cls.__doc__ or '').partition('Attributes:')
+    for name, text in re.findall(r'^  (\w+): ((?:.|\n   )*)', section, re.M):
+      told[name] = ' '.join(text.split())
+  return told
+
+
+def _setting(
+  field: dataclasses.Field, hint: Any, told: dict[str, str]
+) -> Setting:
   declared: _Declared = field.metadata['declared']
   parts = (hint,)
   if typing.get_origin(hint) in (typing.Union, types.UnionType):
@@ -166,7 +182,10 @@ def _setting(field: dataclasses.Field, hint: Any) -> Setting:
   kind = typing.get_origin(kind) or kind
   if kind not in (int, float, bool, str, tuple):
     kind = object
-  return Setting(field.name, kind, optional, field.default, choices, declared)
+  help = declared.help or told.get(field.name, '')
+  return Setting(
+    field.name, kind, optional, field.default, choices, help, declared
+  )
 
 
 # Settings that several systems have.
@@ -277,23 +296,17 @@ def config(cls: type[_Class]) -> type[_Class]:
 
   def check_all(self: Any) -> None:
     for each in settings_of(type(self)):
-      each.check(getattr(self, each.name))
+      value = getattr(self, each.name)
+      if each.kind is float and isinstance(value, int):
+        # 1 and 1.0 have one plan, which says 1.0.
+        value = float(value)
+        object.__setattr__(self, each.name, value)
+      each.check(value)
     if hasattr(self, 'check'):
       self.check()
 
   setattr(cls, '__post_init__', check_all)  # noqa: B010
-  made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
-  lines = (
-    textwrap.fill(
-      f'{each.name}: {each.help}',
-      initial_indent='    ',
-      subsequent_indent='      ',
-    )
-    for each in settings_of(made)
-  )
-  text = (made.__doc__ or '').rstrip()
-  made.__doc__ = '\n'.join([text, '', '  Attributes:', *lines, '  '])
-  return made
+  return dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
 
 def no_guarantee(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from dpmf_jax import accounting
 from dpmf_jax.types import Guarantee
 
 # How the initial state is known to an attacker; see `auditing.sampling`.
@@ -30,6 +32,25 @@ class Plan(NamedTuple):
   sensitivity: Mapping[str, float] = {}
   shares: tuple[float, ...] | None = None
 
+  def epsilon(self, steps: int, delta: float) -> float | None:
+    """What the first `steps` spend; None where there is no guarantee.
+
+    A delta of 0 stands for the least there is.
+    """
+    event = self.guarantee.event
+    if event is None or steps == 0:
+      return None if event is None else 0.0
+    if self.shares is not None and isinstance(event, accounting.Gaussian):
+      part = sum(self.shares[:steps])
+      less = event.noise_multiplier / part**0.5
+      event = dataclasses.replace(event, noise_multiplier=less)
+    else:
+      # Systems that release once spend all of it then.
+      event = accounting.prefix(event, min(steps, accounting.count_of(event)))
+    return accounting.epsilon(
+      event, delta or accounting.uncovered(self.guarantee)
+    )
+
 
 class Case(NamedTuple):
   """Settings at which an attack on a few ratings is strong, for audits.
@@ -39,7 +60,7 @@ class Case(NamedTuple):
     start: what is known of the initial state; see `auditing.sampling`.
     ranges: setting -> (lowest, highest), over which the search for worse
       cases looks, on a logarithmic scale; integers stay integers.
-    level: the epsilon that the specification gives each rating, for
+    own_epsilon: the epsilon that the specification gives each rating, for
       personalised systems; it is what is stated, then.
     view: the one of `System.views` that the adversary sees, where that is
       more than the release.
@@ -48,7 +69,7 @@ class Case(NamedTuple):
   settings: Mapping[str, Any]
   start: Start
   ranges: Mapping[str, tuple[float, float]] = {}
-  level: float | None = None
+  own_epsilon: float | None = None
   view: str | None = None
 
 

@@ -43,78 +43,51 @@ _MOST_LABEL_UNITS = 2**22
 
 @config
 class UntrustedPMFConfig:
-  """Public facts about a run; nothing here may be computed from ratings."""
+  """Public facts about a run; nothing here may be computed from ratings.
 
-  variant: Literal['paper', 'sound'] = setting(
-    help='paper: rounds of gradients with fixed noise, with the claimed '
-    'epsilon. sound: one round of sums with shares of noise, proved.',
-    flag=False,
-  )
+  Attributes:
+    variant: paper: rounds of gradients with fixed noise, with the claimed
+      epsilon. sound: one round of sums with shares of noise, proved.
+    colluders: sound: c, how many users may tell their shares to the
+      recommender, the third party or whoever sees what is published before the
+      guarantee fails. A node of a deployment counts as all of its users.
+    dropouts: sound: d, how many reports may not arrive before the round has to
+      be done again. A node that drops out takes all of its users with it.
+    view: What `release` gives: public, what everybody gets; or all that the
+      recommender or the third party sees, for the auditor.
+    users: paper: whether the same users are online in all rounds (scenario 2 or
+      3).
+    online: Part of the users who are in a round.
+    round_noise: paper: standard deviation of the noise that a round has of its
+      own, the paper's rho, which it does not define; 0 leaves it out.
+    rounds: Number of rounds.
+    residual_bound: paper: gradients of a rating are clipped to twice that.
+    count_scale: Weight of the matrix A against the vector b in what is noised
+      (sound, add_remove).
+    noise_bits: sound: B of the shares of noise: sums are counted in units of
+      about 2^-B / epsilon of what a rating can add.
+    prior_variance: Of an item's vector around the common one (sound).
+  """
+
+  variant: Literal['paper', 'sound'] = setting(flag=False)
   relation: Relation = relation_setting()
   scale: tuple[float, float] = scale_setting()
   epsilon: float = epsilon_setting()
   delta: float = pure_delta_setting(default=0.0)
-  colluders: int = setting(
-    default=0,
-    help='sound: c, how many users may tell their shares to the recommender, '
-    'the third party or whoever sees what is published before the guarantee '
-    'fails. A node of a deployment counts as all of its users.',
-  )
-  dropouts: int = setting(
-    default=0,
-    help='sound: d, how many reports may not arrive before the round has to be '
-    'done again. A node that drops out takes all of its users with it.',
-  )
-  view: View = setting(
-    default='public',
-    help='What `release` gives: public, what everybody gets; or all that the '
-    'recommender or the third party sees, for the auditor.',
-    flag=False,
-  )
-  users: Users = setting(
-    default='static',
-    help='paper: whether the same users are online in all rounds (scenario 2 '
-    'or 3).',
-  )
-  online: float = setting(
-    default=1.0,
-    above=0,
-    maximum=1,
-    help='Part of the users who are in a round.',
-  )
-  round_noise: float = setting(
-    default=0.0,
-    minimum=0,
-    help='paper: standard deviation of the noise that a round has of its own, '
-    "the paper's rho, which it does not define; 0 leaves it out.",
-  )
+  colluders: int = setting(default=0)
+  dropouts: int = setting(default=0)
+  view: View = setting(default='public', flag=False)
+  users: Users = setting(default='static')
+  online: float = setting(default=1.0, above=0, maximum=1)
+  round_noise: float = setting(default=0.0, minimum=0)
   rank: int = rank_setting(default=20)
   ridge: float = ridge_setting(default=0.01)
-  rounds: int = setting(default=50, minimum=1, help='Number of rounds.')
+  rounds: int = setting(default=50, minimum=1)
   step_size: float = step_size_setting(default=25.0)
-  residual_bound: float = setting(
-    default=8.0,
-    above=0,
-    help='paper: gradients of a rating are clipped to twice that.',
-  )
-  count_scale: float = setting(
-    default=1.0,
-    above=0,
-    help='Weight of the matrix A against the vector b in what is noised '
-    '(sound, add_remove).',
-  )
-  noise_bits: int = setting(
-    default=12,
-    minimum=1,
-    maximum=MAX_SHARE_BITS,
-    help='sound: B of the shares of noise: sums are counted in units of about '
-    '2^-B / epsilon of what a rating can add.',
-  )
-  prior_variance: float = setting(
-    default=0.35,
-    above=0,
-    help="Of an item's vector around the common one (sound).",
-  )
+  residual_bound: float = setting(default=8.0, above=0)
+  count_scale: float = setting(default=1.0, above=0)
+  noise_bits: int = setting(default=12, minimum=1, maximum=MAX_SHARE_BITS)
+  prior_variance: float = setting(default=0.35, above=0)
   bias_ridge: float = own_ridge_setting(default=5.0, what='biases')
   vector_ridge: float = own_ridge_setting(default=8.0, what='vectors')
 
@@ -364,6 +337,99 @@ def plan(config: UntrustedPMFConfig, rank: int = 1) -> Plan:
   )
 
 
+_SEED = (1, (32,))
+
+
+def message_bytes(*arrays: tuple[int, tuple[int, ...]]) -> int:
+  """Bytes of a message with these arrays: (bytes of a value, shape) of each.
+
+  As `federated.messages` writes it.
+  """
+  return 16 + sum(
+    2 + 4 * len(shape) + size * math.prod(shape) for size, shape in arrays
+  )
+
+
+def round_bytes(
+  *, rank: int, num_items: int, users: str, masks: str = 'sent'
+) -> dict[str, int]:
+  """Bytes of one user's messages in a round of gradients, as serialised.
+
+  Args:
+    rank: D.
+    num_items: how many items the user rated.
+    users: 'static' or 'dynamic'.
+    masks: 'sent', or 'seed' where a seed is sent in their place.
+  """
+  words = (4, (num_items, rank))
+  pieces = [words] if users == 'dynamic' else []
+  up = message_bytes(words)
+  down = message_bytes(words, words if masks == 'sent' else _SEED, *pieces)
+  return {
+    'up': up,
+    'down': down,
+    'round': up + down,
+    'setup_down': message_bytes((4, (num_items,)), words),
+  }
+
+
+def sum_bytes(
+  *, num_items: int, rank: int = 1, masks: str = 'seed'
+) -> dict[str, int]:
+  """Bytes of one user's messages in the sound round, as serialised."""
+  words = (4, (num_items, rank * (rank + 3) // 2))
+  up = message_bytes(words)
+  released = message_bytes((4, (num_items, rank)))
+  down = message_bytes(_SEED if masks == 'seed' else words) + released
+  return {'up': up, 'down': down, 'round': up + down}
+
+
+def communication(
+  config: UntrustedPMFConfig,
+  *,
+  num_items: int,
+  ratings_per_user: float,
+  masks: str | None = None,
+) -> dict[str, float]:
+  """Bytes up and down of the mean user in a round, for metrics.json.
+
+  Args:
+    config: of the system.
+    num_items: I, all of which a user reports on (sound).
+    ratings_per_user: the mean, of those that a user reports on (paper).
+    masks: 'sent' (paper's default) or 'seed' (sound's).
+  """
+  if config.variant == 'sound':
+    return dict(sum_bytes(num_items=num_items, masks=masks or 'seed'))
+  # Sizes are linear in the number of ratings.
+  few = int(ratings_per_user)
+  low, high = (
+    round_bytes(
+      rank=config.rank,
+      num_items=number,
+      users=config.users,
+      masks=masks or 'sent',
+    )
+    for number in (few, few + 1)
+  )
+  part = ratings_per_user - few
+  return {k: round(low[k] + part * (high[k] - low[k]), 1) for k in low}
+
+
+def traffic(
+  config: UntrustedPMFConfig,
+  *,
+  num_users: int,
+  num_items: int,
+  num_ratings: int,
+) -> dict[str, float]:
+  """`communication`, as other systems call it."""
+  sizes = communication(
+    config, num_items=num_items, ratings_per_user=num_ratings / num_users
+  )
+  return {f'bytes_{way}': float(size) for way, size in sizes.items()}
+
+
 _PURE = {'scale': (1.0, 5.0), 'delta': 0.0}
 # What each party sees, with and without users who tell their shares.
 _SOUND: tuple[dict[str, Any], ...] = (
@@ -405,5 +471,5 @@ SPEC = Spec(
       Case({**_SIX, 'view': 'public'}, 'known'),
     ),
   },
-  takes_features=False,
+  traffic=traffic,
 )

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpmf_jax.ratings import tokens
-from dpmf_jax.ratings.ids import DataError
+from dpmf_jax.ratings.formats import check_users_once, read_user_table
+from dpmf_jax.ratings.ids import DataError, places
 from dpmf_jax.ratings.table import Ratings
 
 StrPath = str | os.PathLike[str]
@@ -93,11 +94,13 @@ def movielens(ratings: Ratings, folder: StrPath) -> Attributes:
   """
   folder = pathlib.Path(folder)
   if (folder / 'u.user').is_file():
-    users, occupations = _users_100k(folder / 'u.user'), OCCUPATIONS
+    users = _users(folder / 'u.user', '|', 'ago', OCCUPATIONS)
+    occupations = OCCUPATIONS
     items = _items_100k(folder / 'u.item')
   elif (folder / 'users.dat').is_file():
-    users = _users_1m(folder / 'users.dat')
-    occupations = tuple(f'occupation {k}' for k in range(len(OCCUPATIONS)))
+    numbers = [str(k) for k in range(len(OCCUPATIONS))]
+    users = _users(folder / 'users.dat', '::', 'gao', numbers)
+    occupations = tuple(f'occupation {k}' for k in numbers)
     items = _items_1m(folder / 'movies.dat')
   else:
     raise DataError(
@@ -117,6 +120,44 @@ def movielens(ratings: Ratings, folder: StrPath) -> Attributes:
   )
 
 
+def read_user_features(
+  ratings: Ratings, path: str | os.PathLike[str]
+) -> np.ndarray:
+  """[U, 1 + D] features of norm <= 1 for the users of `ratings`.
+
+  The first is a constant, with which items have means; the others are those
+  of the file, divided by the largest norm of any of its lines. Half of the
+  squared norm goes to either.
+
+  Args:
+    ratings: whose users need a line each.
+    path: a text file of user,number,number,..., with or without a header that
+      names the user. Lines of other users count for the largest norm only.
+
+  Privacy: the file must be public, and known without looking at the ratings.
+  """
+  table = read_user_table(path)
+  value = np.asarray(table.value, np.float64)
+  good = np.isfinite(value).all(axis=1)
+  if not good.all():
+    raise DataError(f'{table.where(int((~good).argmax()))}: is not finite')
+  check_users_once(table)
+  ids, index = table.users
+  place = places(ratings.user_ids, ids)[index]
+  known = np.flatnonzero(place >= 0)
+  missing = np.setdiff1d(np.arange(ratings.num_users), place[known])
+  if len(missing):
+    raise DataError(
+      f'{path}: {len(missing)} user(s) have no line, the first is '
+      f'{ratings.user_ids[missing[0]]}'
+    )
+  features = np.empty((ratings.num_users, value.shape[1]))
+  features[place[known]] = value[known]
+  largest = np.linalg.norm(value, axis=1).max() or 1.0
+  constant = np.ones((ratings.num_users, 1))
+  return np.hstack([constant, features / largest]) * 0.5**0.5
+
+
 def _table(ids, known, width: int, folder, role: str) -> np.ndarray:
   """[len(ids), width]: rows of norm 1 with equal values where known says."""
   table = np.zeros((len(ids), width), np.float32)
@@ -129,35 +170,25 @@ def _table(ids, known, width: int, folder, role: str) -> np.ndarray:
   return table
 
 
-def _user(age: str, gender: str, occupation: int, where: str) -> list[int]:
-  if not age.isdigit() or int(age) < 1 or gender not in GENDERS:
-    raise DataError(f'{where}: age {age!r} or gender {gender!r} is not known')
-  group = int(np.searchsorted(AGES, int(age), side='right')) - 1
-  after = len(AGES)
-  return [
-    group,
-    after + GENDERS.index(gender),
-    after + len(GENDERS) + occupation,
-  ]
-
-
-def _users_100k(path: pathlib.Path) -> dict[str, list[int]]:
-  """Lines of id|age|gender|occupation|zip."""
+def _users(
+  path: pathlib.Path, delimiter: str, order: str, occupations: Sequence[str]
+) -> dict[str, list[int]]:
+  """Lines of id, zip and, in that `order`, age, gender and occupation."""
   users = {}
-  for where, (key, age, gender, work, *_) in _lines(path, '|', 5):
-    if work not in OCCUPATIONS:
+  for where, (key, *cells) in _lines(path, delimiter, 5):
+    known = dict(zip(order, cells, strict=False))
+    age, gender, work = (known[letter] for letter in 'ago')
+    if not age.isdigit() or int(age) < 1 or gender not in GENDERS:
+      raise DataError(f'{where}: age {age!r} or gender {gender!r} is not known')
+    if work not in occupations:
       raise DataError(f'{where}: occupation {work!r} is not known')
-    users[key] = _user(age, gender, OCCUPATIONS.index(work), where)
-  return users
-
-
-def _users_1m(path: pathlib.Path) -> dict[str, list[int]]:
-  """Lines of id::gender::age::occupation::zip."""
-  users = {}
-  for where, (key, gender, age, work, *_) in _lines(path, '::', 5):
-    if not work.isdigit() or int(work) >= len(OCCUPATIONS):
-      raise DataError(f'{where}: occupation {work!r} is not known')
-    users[key] = _user(age, gender, int(work), where)
+    group = int(np.searchsorted(AGES, int(age), side='right')) - 1
+    after = len(AGES) + len(GENDERS)
+    users[key] = [
+      group,
+      len(AGES) + GENDERS.index(gender),
+      after + occupations.index(work),
+    ]
   return users
 
 

@@ -7,6 +7,7 @@ be. Every file is compared with its SHA-256 before each use.
 
 from __future__ import annotations
 
+import importlib.resources
 import os
 import pathlib
 import sys
@@ -51,31 +52,6 @@ _FILES = {
     'anime', None,
   ),
 }  # fmt: skip
-_SHA256 = {
-  'u.data': '06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490',
-  'u.item': '553841ebc7de3a0fd0d6b62a204ea30c1e651aacfb2814c7a6584ac52f2c5701',
-  'ml-100k.item': (
-    '51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532'
-  ),
-  'ratings.dat': (
-    '506d64ca44484487c11dc2d9a28de5c54948213e6b96285e298afe28d6ea4e0f'
-  ),
-  'movies.dat': (
-    '0140fc2356357c1a851d0f52e893a1e4d3696df632c4141cea8d5bc3d621f0b9'
-  ),
-  'Netflix_Dataset_Rating.sample_242k.csv': (
-    '3df63c1b0ffd985abcb8b420941dd306d737cb12a792c90a06c9ed9c3e53f2f2'
-  ),
-  'movie_titles.csv': (
-    '5c1b39b39ed1f5b58da872414a49b77e921fa8a069f15b3d36f78a0705e6a153'
-  ),
-  'anime_ratings.dat': (
-    '30e4172121bc511b97155a8812a0fbfd0c72015adfd0e56e92fdb53d4741886b'
-  ),
-  'anime_info.dat': (
-    '1fbbadd4cc02276e4119062810835a3a6930d40ed1bd7d32df8d867731cc518b'
-  ),
-}
 _SYNTHETIC = {  # users, items, ratings; all with seed 1
   'synthetic-small': (200, 100, 4_000),
   'synthetic-100k': (943, 1_682, 100_000),
@@ -99,6 +75,11 @@ _LICENCES = {
   ),
 }
 NAMES = (*_FILES, *_SYNTHETIC)
+_SUMS = importlib.resources.files('dpmf_jax.ratings') / 'SHA256SUMS'
+_SHA256 = {
+  name: digest
+  for digest, name in map(str.split, _SUMS.read_text().splitlines())
+}
 
 
 def load(

@@ -20,8 +20,7 @@ import numpy as np
 from dpmf_jax.ratings import tokens
 from dpmf_jax.ratings.ids import DataError, Where, factorize
 from dpmf_jax.ratings.table import Duplicates, Ratings, assemble, check_scale
-from dpmf_jax.ratings.titles import read_titles as read_titles
-from dpmf_jax.ratings.writing import write as write
+from dpmf_jax.ratings.titles import read_titles
 
 FORMATS = (
   'auto', 'u.data', 'ratings.dat', 'csv', 'tsv', 'text', 'inter', 'netflix',
@@ -144,20 +143,6 @@ def read_column(
   )
 
 
-def read_pairs(path: str | os.PathLike[str], role: str) -> Column:
-  """Returns the numbers, called `role`, of a text file of user,number.
-
-  It may have a header, which names the user or the role. `items` are empty.
-  """
-  names, body, file = _open_table(path)
-  if len(names) != 2:
-    raise DataError(
-      f'{file}, line 1: has {len(names)} column(s), expected user, {role}'
-    )
-  fields = body(_is_header(names) or names[1].strip().lower() == role)
-  return _user_column(fields, tokens.numbers(fields, 1, role))
-
-
 def read_ids(path: str | os.PathLike[str], role: str) -> np.ndarray:
   """Returns the ids of a text file that has one on each line.
 
@@ -185,35 +170,38 @@ def read_ids(path: str | os.PathLike[str], role: str) -> np.ndarray:
   return np.array(list(seen))
 
 
-def read_user_table(path: str | os.PathLike[str]) -> Column:
+def read_user_table(
+  path: str | os.PathLike[str], role: str | None = None
+) -> Column:
   """Returns the numbers [N, D] of a text file of user,number,number,...
 
-  It may have a header, which names the user. `items` are empty.
+  It may have a header, which names the user. `items` are empty. With a `role`
+  there is one number, [N], and the header may name that instead.
   """
-  names, body, file = _open_table(path)
-  if len(names) < 2:
-    raise DataError(
-      f'{file}, line 1: has {len(names)} column(s), expected user and numbers'
-    )
-  header = _is_header(names)
-  fields = body(header)
-  roles = [
-    name.strip() if header else f'number {place}'
-    for place, name in enumerate(names)
-  ]
-  columns = [
-    tokens.numbers(fields, place, role)
-    for place, role in enumerate(roles)
-    if place > 0
-  ]
-  return _user_column(fields, np.stack(columns, axis=1))
-
-
-def _open_table(path: str | os.PathLike[str]):
   path = pathlib.Path(path)
   file, raw = str(path), tokens.decode(read_bytes(path), str(path))
-  lines = tokens.split_lines(raw, file)
-  return *_cut(raw, lines, _sniff(raw, file)), file
+  names, body = _cut(raw, tokens.split_lines(raw, file), _sniff(raw, file))
+  if len(names) < 2 or (role and len(names) > 2):
+    expected = f', {role}' if role else ' and numbers'
+    raise DataError(
+      f'{file}, line 1: has {len(names)} column(s), expected user{expected}'
+    )
+  header = _is_header(names) or names[1].strip().lower() == role
+  fields = body(header)
+  columns = [
+    tokens.numbers(
+      fields, place, role or (name.strip() if header else f'number {place}')
+    )
+    for place, name in enumerate(names)
+    if place > 0
+  ]
+  none = np.array([], np.int64)
+  return Column(
+    tokens.ids(fields, 0, 'user'),
+    (none, none),
+    columns[0] if role else np.stack(columns, axis=1),
+    fields.where,
+  )
 
 
 def check_users_once(table: Column) -> None:
@@ -227,12 +215,6 @@ def check_users_once(table: Column) -> None:
   raise DataError(
     f'{table.where(row)}: user {ids[index[row]]} is there before; keep one line'
   )
-
-
-def _user_column(fields, value: np.ndarray) -> Column:
-  none = np.array([], np.int64)
-  users = tokens.ids(fields, 0, 'user')
-  return Column(users, (none, none), value, fields.where)
 
 
 def read_bytes(path: pathlib.Path) -> bytes:

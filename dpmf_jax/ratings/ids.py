@@ -69,15 +69,19 @@ def factorize_integers(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   return np.flatnonzero(present) + low, place[offset]
 
 
-def places(ids: np.ndarray, index: np.ndarray, known: np.ndarray) -> np.ndarray:
-  """[N] int64, where each id of a file is in `known`, and -1 if nowhere.
+def places(known: np.ndarray, ids: np.ndarray) -> np.ndarray:
+  """[N] int64, where each of `ids` is in `known`, and -1 if nowhere.
 
   Ids are compared as text: the same one may be 7 here and '7' there, where
   another id is no integer.
   """
-  place = {id: k for k, id in enumerate(known.astype(str).tolist())}
-  found = [place.get(id, -1) for id in ids.astype(str).tolist()]
-  return np.array(found, np.int64)[index]
+  known, ids = known.astype(str), ids.astype(str)
+  if not len(known):
+    return np.full(len(ids), -1)
+  order = np.argsort(known)
+  place = np.searchsorted(known, ids, sorter=order)
+  place = order[np.minimum(place, len(known) - 1)]
+  return np.where(known[place] == ids, place, -1)
 
 
 def canonical_integers(ids: np.ndarray) -> np.ndarray | None:

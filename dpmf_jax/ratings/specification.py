@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from dpmf_jax.ratings.formats import (
   Column,
   check_users_once,
   read_column,
-  read_pairs,
+  read_user_table,
 )
 from dpmf_jax.ratings.ids import Where, places
 from dpmf_jax.ratings.splits import uniforms
@@ -35,7 +35,7 @@ def with_epsilon(ratings: Ratings, epsilon: Any) -> Ratings:
   """`ratings` whose i-th rating is to have epsilon[i]; scalars are for all."""
   if np.ndim(epsilon) == 0:
     epsilon = np.full(len(ratings), epsilon)
-  return dataclasses.replace(ratings, epsilon=epsilon)
+  return dataclasses.replace(ratings, epsilon=epsilon, unique=True)
 
 
 class Fractions(NamedTuple):
@@ -110,17 +110,6 @@ def from_users(ratings: Ratings, epsilon: Mapping[Any, float]) -> Ratings:
   )
 
 
-def from_function(
-  ratings: Ratings, epsilon: Callable[[Any, Any], float]
-) -> Ratings:
-  """`ratings` with epsilon(user id, item id), which never sees a value."""
-  users = ratings.user_ids[ratings.user].tolist()
-  items = ratings.item_ids[ratings.item].tolist()
-  return with_epsilon(
-    ratings, [epsilon(u, i) for u, i in zip(users, items, strict=True)]
-  )
-
-
 def from_column(
   ratings: Ratings, path: str | os.PathLike[str], column: str, **options: Any
 ) -> Ratings:
@@ -137,8 +126,8 @@ def from_column(
   """
   table = read_column(path, column, **options)
   value = _checked(table.value, column, table.where)
-  user = places(*table.users, ratings.user_ids)
-  item = places(*table.items, ratings.item_ids)
+  user = places(ratings.user_ids, table.users[0])[table.users[1]]
+  item = places(ratings.item_ids, table.items[0])[table.items[1]]
   known = np.flatnonzero((user >= 0) & (item >= 0))
   pair = user[known] * ratings.num_items + item[known]
   wanted = ratings.user.astype(np.int64) * ratings.num_items + ratings.item
@@ -164,13 +153,14 @@ def from_user_table(ratings: Ratings, table: Column) -> Ratings:
 
   Users without ratings are ignored.
   """
-  place = places(*table.users, ratings.user_ids)
+  ids, index = table.users
+  place = places(ratings.user_ids, ids)[index]
   users = ratings.user_ids.tolist()
   known = zip(place.tolist(), table.value.tolist(), strict=True)
   return from_users(ratings, {users[k]: v for k, v in known if k >= 0})
 
 
-class Levels(NamedTuple):
+class AskedEpsilons(NamedTuple):
   """The public distribution of epsilons, which no rating has a part in.
 
   From it come the threshold (`accounting.personal_threshold`) and what a
@@ -182,7 +172,7 @@ class Levels(NamedTuple):
   whole: str
 
 
-def fraction_levels(**fractions: float) -> Levels:
+def asked_by_fractions(**fractions: float) -> AskedEpsilons:
   """The distribution that `from_fractions` draws from.
 
   A range of epsilons is given by its two ends and 999 points in between, those
@@ -204,27 +194,29 @@ def fraction_levels(**fractions: float) -> Levels:
       shares.append(share)
   share = np.concatenate(shares)
   whole = 'all pairs of a user and an item, rated or not'
-  return Levels(np.concatenate(points), share / share.sum(), whole)
+  return AskedEpsilons(np.concatenate(points), share / share.sum(), whole)
 
 
-def user_levels(table: Column) -> Levels:
+def asked_by_users(table: Column) -> AskedEpsilons:
   """The distribution over the users of a file, which `read_users` read.
 
   Every user in it counts once, with ratings or without.
   """
   value, count = np.unique(table.value, return_counts=True)
   share = count / count.sum()
-  return Levels(value.astype(np.float64), share, 'the users in the public file')
+  return AskedEpsilons(
+    value.astype(np.float64), share, 'the users in the public file'
+  )
 
 
-def summary(levels: Levels, bins: int = 10) -> dict[str, Any]:
+def summary(asked: AskedEpsilons, bins: int = 10) -> dict[str, Any]:
   """Least, quartiles, largest and mean epsilon, and a histogram, for JSON.
 
   A quartile is the least epsilon that so many have at most. The histogram has
   equal bins from 0 to the largest; an epsilon on an edge is in the lower bin.
   """
-  order = np.argsort(levels.epsilon, kind='stable')
-  epsilon, share = levels.epsilon[order], levels.share[order]
+  order = np.argsort(asked.epsilon, kind='stable')
+  epsilon, share = asked.epsilon[order], asked.share[order]
   reached = np.cumsum(share)
   last = len(epsilon) - 1
   quartiles = [
@@ -234,7 +226,7 @@ def summary(levels: Levels, bins: int = 10) -> dict[str, Any]:
   edges = np.linspace(0.0, epsilon[-1], bins + 1)
   place = np.clip(np.searchsorted(edges, epsilon) - 1, 0, bins - 1)
   return {
-    'of': levels.whole,
+    'of': asked.whole,
     'least': float(epsilon[0]),
     'quartiles': quartiles,
     'largest': float(epsilon[-1]),
@@ -266,7 +258,7 @@ def read_users(path: str | os.PathLike[str]) -> Column:
 
   A header is allowed. A user who is there twice is an error.
   """
-  table = read_pairs(path, 'epsilon')
+  table = read_user_table(path, 'epsilon')
   _checked(table.value, 'epsilon', table.where)
   check_users_once(table)
   return table

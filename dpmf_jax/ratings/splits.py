@@ -15,8 +15,6 @@ computed from raw ratings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from dpmf_jax.ratings.table import DataError, Ratings
@@ -40,29 +38,6 @@ def random_split(
   return _sides(ratings, uniforms(ratings, seed) < test_fraction)
 
 
-def k_fold(
-  ratings: Ratings, folds: int, *, seed: int
-) -> Iterator[tuple[Ratings, Ratings]]:
-  """Returns an iterator over `folds` pairs (train, test).
-
-  The test sides are disjoint and cover all the ratings; their sizes vary as
-  those of `random_split` do.
-
-  Privacy: as `random_split`, for each pair. A rating is in the training side
-  of `folds` - 1 pairs, so what is released from all of them composes.
-  """
-  if folds < 2:
-    raise DataError(f'folds={folds} is not at least 2')
-  # u < 1 and folds small, so the product rounds below `folds`.
-  fold = (uniforms(ratings, seed) * folds).astype(np.int64)
-  if (empty := np.flatnonzero(np.bincount(fold, minlength=folds) == 0)).size:
-    raise DataError(
-      f'{ratings.name}: the test side of fold {empty[0]} would be empty; use '
-      'fewer folds, more ratings or another seed'
-    )
-  return (_sides(ratings, fold == k) for k in range(folds))
-
-
 def hold_out_per_user(
   ratings: Ratings, count: int, *, seed: int
 ) -> tuple[Ratings, Ratings]:
@@ -84,32 +59,6 @@ def hold_out_per_user(
   if count < 1:
     raise DataError(f'count={count} is not at least 1')
   return _sides(ratings, _top(ratings, count, _hashes(ratings, seed)))
-
-
-def leave_one_out(
-  ratings: Ratings, *, seed: int | None = None, latest: bool = False
-) -> tuple[Ratings, Ratings]:
-  """Returns (train, test) with one rating of each user in test.
-
-  It is the one of largest hash for `seed` or, with `latest`, of the latest
-  timestamp (the larger hash for seed 0 among equals). A user with one rating
-  has it in test.
-
-  Privacy: as `hold_out_per_user` with a count of 1. With `latest` the order
-  also depends on each rating's own timestamp, so a rating whose timestamp
-  changes counts as one removed and one added.
-  """
-  if latest == (seed is not None):
-    raise DataError('leave_one_out: pass either seed=... or latest=True')
-  hashes = _hashes(ratings, seed or 0)
-  if not latest:
-    return _sides(ratings, _top(ratings, 1, hashes))
-  if ratings.timestamp is None:
-    raise DataError(
-      f'{ratings.name}: leave_one_out(latest=True) needs timestamps; '
-      'pass seed= instead'
-    )
-  return _sides(ratings, _top(ratings, 1, ratings.timestamp, hashes))
 
 
 def uniforms(ratings: Ratings, seed: int) -> np.ndarray:
@@ -150,11 +99,11 @@ def _mix(word: np.ndarray) -> np.ndarray:
   return word ^ (word >> np.uint64(31))
 
 
-def _top(ratings: Ratings, count: int, *keys: np.ndarray) -> np.ndarray:
-  """Returns the mask of each user's `count` largest by the keys in turn."""
+def _top(ratings: Ratings, count: int, hashes: np.ndarray) -> np.ndarray:
+  """Returns the mask of each user's `count` largest hashes."""
   # The item makes the order total, so that equal hashes cannot depend on
   # the positions of the ratings.
-  order = np.lexsort((ratings.item, *reversed(keys), ratings.user))
+  order = np.lexsort((ratings.item, hashes, ratings.user))
   total = np.bincount(ratings.user, minlength=ratings.num_users)
   from_end = np.cumsum(total)[ratings.user[order]] - np.arange(len(ratings))
   mask = np.zeros(len(ratings), bool)

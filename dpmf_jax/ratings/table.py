@@ -43,6 +43,9 @@ class Ratings:
     public: which of 'users' and 'items' have a list of ids that was made
       without looking at the ratings; see `with_public_ids`.
     most_users: a public bound on the number of users, or None.
+
+  `unique` says that no (user, item) pair occurs twice, where that was checked
+  before.
   """
 
   user: np.ndarray
@@ -57,8 +60,9 @@ class Ratings:
   name: str = 'ratings'
   public: frozenset[str] = frozenset()
   most_users: int | None = None
+  unique: dataclasses.InitVar[bool] = False
 
-  def __post_init__(self):
+  def __post_init__(self, unique: bool):
     put = lambda name, array: object.__setattr__(self, name, _frozen(array))
     put('user', _indices('user', self.user, self.user_ids))
     put('item', _indices('item', self.item, self.item_ids))
@@ -74,6 +78,8 @@ class Ratings:
     if self.epsilon is not None:
       put('epsilon', _epsilons(self.epsilon, self.name))
     _check(self)
+    if not unique:
+      _check_unique(self)
 
   @property
   def num_users(self) -> int:
@@ -104,7 +110,20 @@ class Ratings:
       value=self.value[index],
       timestamp=part(self.timestamp),
       epsilon=part(self.epsilon),
+      unique=index.dtype == bool,
     )
+
+  def columns(self) -> dict[str, np.ndarray]:
+    """Returns user, item, rating[, timestamp][, epsilon], with original ids."""
+    columns = {
+      'user': self.user_ids[self.user],
+      'item': self.item_ids[self.item],
+      'rating': self.value,
+    }
+    for name in ('timestamp', 'epsilon'):
+      if (values := getattr(self, name)) is not None:
+        columns[name] = values
+    return columns
 
 
 def from_arrays(
@@ -177,7 +196,7 @@ def with_public_ids(
       twice = ids[np.bincount(index).argmax()]
       raise DataError(f'the public list of {role}s has {twice} more than once')
     own = getattr(ratings, f'{role}_ids')
-    place = places(own, np.arange(len(own)), ids)
+    place = places(ids, own)
     rated = np.unique(getattr(ratings, role))
     if (row := _first(place[rated] < 0)) is not None:
       raise DataError(
@@ -193,7 +212,9 @@ def with_public_ids(
         f'{ratings.name}, {len(ratings.user_ids)}; give a bound that holds'
       )
     changed['most_users'] = int(num_users)
-  return dataclasses.replace(ratings, **changed, public=ratings.public | listed)
+  return dataclasses.replace(
+    ratings, **changed, public=ratings.public | listed, unique=True
+  )
 
 
 def from_dataframe(
@@ -255,33 +276,6 @@ def from_csr(
   )
 
 
-def to_csr(ratings: Ratings) -> scipy.sparse.csr_array:
-  """Returns the [U, I] float32 matrix; a rating of 0 is a stored entry."""
-  shape = (ratings.num_users, ratings.num_items)
-  coords = (ratings.user, ratings.item)
-  return scipy.sparse.csr_array((ratings.value, coords), shape=shape)
-
-
-def to_dataframe(ratings: Ratings) -> Any:
-  """Returns a pandas DataFrame: user, item, rating[, timestamp][, epsilon]."""
-  try:
-    import pandas as pd
-  except ImportError as error:
-    raise DataError(
-      "to_dataframe needs pandas: pip install 'dpmf_jax[pandas]'"
-    ) from error
-  columns = {
-    'user': ratings.user_ids[ratings.user],
-    'item': ratings.item_ids[ratings.item],
-    'rating': ratings.value,
-  }
-  if ratings.timestamp is not None:
-    columns['timestamp'] = ratings.timestamp
-  if ratings.epsilon is not None:
-    columns['epsilon'] = ratings.epsilon
-  return pd.DataFrame(columns)
-
-
 def assemble(
   users: tuple[np.ndarray, np.ndarray],
   items: tuple[np.ndarray, np.ndarray],
@@ -328,6 +322,7 @@ def assemble(
     titles=titles or {},
     timestamp=None if timestamp is None else timestamp[keep],
     name=name,
+    unique=True,
   )
 
 
@@ -387,12 +382,16 @@ def _check(ratings: Ratings) -> None:
       f'{name}, row {row}: rating {ratings.value[row]:g} is outside the scale '
       f'{low:g}..{high:g}; correct it or pass the right scale'
     )
+
+
+def _check_unique(ratings: Ratings) -> None:
   pair = ratings.user.astype(np.int64) * ratings.num_items + ratings.item
   if has_duplicates(pair):
     order = np.argsort(pair, kind='stable')
     row = int(order[1:][pair[order][1:] == pair[order][:-1]].min())
     raise DataError(
-      f'{name}, row {row}: user {ratings.user_ids[ratings.user[row]]} rates '
+      f'{ratings.name}, row {row}: user '
+      f'{ratings.user_ids[ratings.user[row]]} rates '
       f'item {ratings.item_ids[ratings.item[row]]} again; keep one rating'
     )
 

@@ -37,19 +37,10 @@ def write(
   if format not in WRITE_FORMATS:
     allowed = ', '.join(WRITE_FORMATS)
     raise DataError(f'{path}: format={format!r} is not one of {allowed}')
-  columns: dict[str, np.ndarray] = {
-    'user': ratings.user_ids[ratings.user],
-    'item': ratings.item_ids[ratings.item],
-    'rating': ratings.value,
-  }
-  if ratings.timestamp is not None:
-    columns['timestamp'] = ratings.timestamp
-  if ratings.epsilon is not None:
-    columns['epsilon'] = ratings.epsilon
   if format == 'inter':
     for ids in (ratings.user_ids, ratings.item_ids):
       _check_plain(ids, path)
-  return _write(columns, path, format)
+  return _write(ratings.columns(), path, format)
 
 
 def write_columns(

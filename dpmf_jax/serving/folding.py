@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmf_jax.kernels.regression import fitted_users
+from dpmf_jax.ratings.ids import places
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import SLICES, SLOTS, put_rows, rows
-from dpmf_jax.serving.models import Model, id_places, seen_matrix
+from dpmf_jax.serving.models import Model, seen_matrix
 from dpmf_jax.types import Factors, Fit, Release
 
 _BLOCK = 4096  # users solved for at a time: bounds memory to [B, D, D]
@@ -104,8 +105,7 @@ def fold_in(model: Model, ratings: Ratings, *, fit: Fit | None = None) -> Model:
       f'{ratings.name}: rating {ratings.value[outside][0]:g} is outside the '
       f'scale {low:g}..{high:g} of the model'
     )
-  place = id_places(model.item_ids, ratings.item_ids.astype(str))
-  item = place[ratings.item]
+  item = places(model.item_ids, ratings.item_ids)[ratings.item]
   known = item >= 0
   strange = ratings.item_ids[ratings.item[~known]].tolist()
   if not known.any():

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse
 
 from dpmf_jax import files
+from dpmf_jax.ratings.ids import places
 from dpmf_jax.ratings.table import Ratings, check_scale
 from dpmf_jax.serving.scoring import dense_rows, top_products
 from dpmf_jax.types import Fit, Release
@@ -245,17 +246,13 @@ def top_items(
   return chosen, np.where(chosen >= 0, scores, -np.inf)
 
 
-def user_indices(model: Model, wanted: Sequence[str] | None) -> np.ndarray:
-  """Indices of original user ids (given as text), of all users for None."""
-  return _indices('user', model.user_ids, wanted)
-
-
 def _indices(
   role: str, ids: np.ndarray, wanted: Sequence[str] | None
 ) -> np.ndarray:
+  """Indices of original ids, given as text; of all of them for None."""
   if wanted is None:
     return np.arange(len(ids))
-  place = id_places(ids, np.array([str(label) for label in wanted]))
+  place = places(ids, np.array([str(label) for label in wanted]))
   if (place < 0).any():
     such = f' such as {ids[0].item()!r}' if len(ids) else ''
     raise ValueError(
@@ -263,17 +260,6 @@ def _indices(
       f'which has {len(ids)} {role}s{such}'
     )
   return place
-
-
-def id_places(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-  """Where in `ids` those written as `wanted` are; -1 where they are not."""
-  texts = ids.astype(str)
-  if not len(texts):
-    return np.full(len(wanted), -1)
-  order = np.argsort(texts)
-  place = np.searchsorted(texts, wanted, sorter=order)
-  place = order[np.minimum(place, len(texts) - 1)]
-  return np.where(texts[place] == wanted, place, -1)
 
 
 def recommend(
@@ -288,7 +274,7 @@ def recommend(
   Privacy: scores post-process the release. Leaving out seen items reveals
   them to the reader, who should be the user.
   """
-  index = user_indices(model, users)
+  index = _indices('user', model.user_ids, users)
   items, scores = top_items(model, index, k, filter_seen=filter_seen)
   found = _listed(model, model.user_ids[index], items, scores)
   return list(map(Recommendation._make, found))
@@ -336,6 +322,6 @@ def _listed(model: Model, labels, items: np.ndarray, scores: np.ndarray):
   row, rank = np.nonzero(items >= 0)
   names = model.item_ids[items[row, rank]].tolist()
   titles = map(model.titles.get, map(str, names))
-  places = (rank + 1).tolist()
+  ranks = (rank + 1).tolist()
   found = scores[row, rank].astype(float).tolist()
-  return zip(labels[row].tolist(), names, found, places, titles, strict=True)
+  return zip(labels[row].tolist(), names, found, ranks, titles, strict=True)

@@ -112,7 +112,8 @@ def langevin(config: LangevinConfig) -> System:
 
   def init(key: jax.Array, data: Data) -> State:
     factor_key, noise_key, ridge_key = jax.random.split(key, 3)
-    factors = sgld.uniform_factors(factor_key, data, config.rank)
+    sizes = data.by_user.num_rows, data.by_item.num_rows
+    factors = sgld.uniform_factors(factor_key, sizes, config)
     values = None
     if config.variant == 'paper':
       scale = plan(config).noise['ratings']

@@ -3,7 +3,7 @@
 Reference: Zhang et al., Personalized Differential Privacy for Probabilistic
 Matrix Factorization, Algorithm 1 (the sample) and then 2, and Theorem 6.
 
-The specification comes with the ratings (`Rows.level`) and is public.
+The specification comes with the ratings (`Rows.epsilon`) and is public.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dpmf_jax import accounting
 from dpmf_jax.accounting.rounding import WEIGHT_BITS, shift_rounding
 from dpmf_jax.mechanisms import sampling
 from dpmf_jax.plans.personalized_pmf import PersonalizedPMFConfig, plan
-from dpmf_jax.ratings.specification import Levels, summary
+from dpmf_jax.ratings.specification import AskedEpsilons, summary
 from dpmf_jax.rows import Data, rounded_down
 from dpmf_jax.systems import noisy_equations, pmf
 from dpmf_jax.types import Factors, Personal, System
@@ -39,29 +39,29 @@ def accounted_epsilons(
   and 0 by nothing. A chance is a number of coins over 2^32. Never more than was
   asked for: see `mechanisms.sampling`.
   """
-  level = jnp.asarray(rounded_down(np.asarray(epsilons, np.float64)))
+  asked = jnp.asarray(rounded_down(np.asarray(epsilons, np.float64)))
   if config.method == 'weights':
     added = rank * shift_rounding(config.shift)
-    weight = np.asarray(_weights(config, level, rank), np.float64)
+    weight = np.asarray(_weights(config, asked, rank), np.float64)
     # As `normal.lattice_equations` rounds it.
     weight = np.floor(np.ldexp(weight, WEIGHT_BITS))
     weight = np.ldexp(weight, -WEIGHT_BITS)
     share = np.where(weight > 0, (weight + added) / (1 + added), 0.0)
     return config.epsilon * share
-  chance = sampling.probabilities(level, config.epsilon)
+  chance = sampling.probabilities(asked, config.epsilon)
   coins = np.asarray(sampling.coins_below(chance), np.float64)
   kept = np.where(np.asarray(chance) >= 1, 1.0, np.ldexp(coins, -32))
   return accounting.sampled_epsilon(kept, config.epsilon)
 
 
 def personal(
-  config: PersonalizedPMFConfig, levels: Levels | None, rank: int = 1
+  config: PersonalizedPMFConfig, asked: AskedEpsilons | None, rank: int = 1
 ) -> dict[str, Any]:
   """What a certificate says of each rating's own epsilon.
 
   Args:
     config: of the run.
-    levels: the distribution of what is asked for, known without the ratings;
+    asked: the distribution of what is asked for, known without the ratings;
       None where it is not, and then nothing is said of it.
     rank: of the user features.
   """
@@ -74,15 +74,15 @@ def personal(
     'The epsilon of a rating, at the delta stated and for adding or removing '
     f'it, {bound} at most what the specification gives it, and at most t.'
   )
-  if levels is None:
+  if asked is None:
     note += (
       ' How the epsilons are distributed is not said here: they stand beside '
       'the ratings, so it would tell of ratings.'
     )
     distribution = None
   else:
-    accounted = accounted_epsilons(config, levels.epsilon, rank)
-    distribution = summary(levels._replace(epsilon=accounted))
+    accounted = accounted_epsilons(config, asked.epsilon, rank)
+    distribution = summary(asked._replace(epsilon=accounted))
   return {
     'method': config.method,
     'threshold': config.epsilon,
@@ -92,12 +92,12 @@ def personal(
 
 
 def _weights(
-  config: PersonalizedPMFConfig, level: jax.Array, rank: int
+  config: PersonalizedPMFConfig, asked: jax.Array, rank: int
 ) -> jax.Array:
   """Of ratings, for method='weights'."""
   # An entry of A or b moves by this much more; A has D^2 of them.
   added = rank * shift_rounding(config.shift)
-  return sampling.weights(level, config.epsilon, added)
+  return sampling.weights(asked, config.epsilon, added)
 
 
 def personalized_pmf(
@@ -124,11 +124,11 @@ def personalized_pmf(
   hyper = noisy_equations.hyper_of(config, rank)
 
   def init(key: jax.Array, data: Data) -> noisy_equations.State:
-    level = _level(data.by_item)
+    asked = _asked(data.by_item)
     if config.method == 'weights':
-      weight = _weights(config, level, rank)
+      weight = _weights(config, asked, rank)
     else:
-      chance = sampling.probabilities(level, config.epsilon)
+      chance = sampling.probabilities(asked, config.epsilon)
       weight = sampling.sample(key, data.by_item, chance, by_user=False)
     return noisy_equations.start(data, features, hyper, weight)
 
@@ -151,7 +151,7 @@ def _paper(config: PersonalizedPMFConfig) -> System:
       sampling.sample(
         jax.random.clone(sample_key),
         rows,
-        sampling.probabilities(_level(rows), config.epsilon),
+        sampling.probabilities(_asked(rows), config.epsilon),
         by_user=by_user,
       )
       for rows, by_user in ((data.by_user, True), (data.by_item, False))
@@ -166,15 +166,15 @@ def _paper(config: PersonalizedPMFConfig) -> System:
 
 def _personal(config: PersonalizedPMFConfig, rank: int) -> Personal:
   return Personal(
-    statement=lambda levels: personal(config, levels, rank),
+    statement=lambda asked: personal(config, asked, rank),
     accounted=lambda epsilons: accounted_epsilons(config, epsilons, rank),
   )
 
 
-def _level(rows) -> jax.Array:
-  if rows.level is None:
+def _asked(rows) -> jax.Array:
+  if rows.epsilon is None:
     raise ValueError(
       'the ratings have no specification: give each an epsilon with '
       'data.specification, or --epsilon_column'
     )
-  return jnp.asarray(rows.level)
+  return jnp.asarray(rows.epsilon)

@@ -18,7 +18,8 @@ sign comes from, and both readings are here:
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -31,13 +32,19 @@ from dpmf_jax.rows import Data
 from dpmf_jax.systems.sdcf import rounds as sdcf
 from dpmf_jax.systems.sdcf import sgld
 from dpmf_jax.systems.sdcf.client_blocks import (
-  Blocks,
-  Own,
+  Profile,
   client_blocks,
   over_clients,
 )
 from dpmf_jax.systems.sdcf.client_errors import choice
-from dpmf_jax.types import Factors, Release, System
+from dpmf_jax.systems.sdcf.types import (
+  Client,
+  Contribution,
+  OpenState,
+  Public,
+  Total,
+)
+from dpmf_jax.types import Factors, System
 
 # Standard deviation of the initial factors.
 _INIT_STD = 0.1
@@ -71,13 +78,13 @@ def own_gradient(
 
 def client_round(
   key: jax.Array,
-  client: sdcf.Client,
-  own: Own,
-  public: sdcf.Public,
+  client: Client,
+  own: Profile,
+  public: Public,
   *,
   capacity: int,
   sign: Sign,
-) -> tuple[sdcf.Client, sdcf.Sent]:
+) -> tuple[Client, Contribution]:
   """One client after a round, and what it tells in it.
 
   Reference: Jiang, Li and Lin (2019), Algorithm 1 with the errors of Lemma 2.
@@ -87,9 +94,8 @@ def client_round(
   there is none.
   """
   coin_key, pair_key, own_key, rest_key = jax.random.split(key, 4)
-  p, kept = client.factors, client.kept
-  eta, langevin = public.step_size, public.langevin
-  chosen = choice(coin_key, kept, len(public.item), capacity)
+  p, eta, langevin = client.factors, public.step_size, public.langevin
+  chosen = choice(coin_key, client.memory, len(public.item), capacity)
   rated = own.rated if sign == 'true' else chosen.bits
 
   scores = public.item @ p
@@ -105,39 +111,28 @@ def client_round(
   move = eta * (
     langevin.likelihood * (pull @ public.item) / h + p * langevin.user_ridge
   ) - jnp.sqrt(eta / h) * noise.coarse_normal(rest_key, p.shape)
-  converged = sdcf.hardly_moved(p, p - move, public.tolerance)
-  kept = kept._replace(converged=converged, unsent=chosen.unsent)
-  return (
-    client._replace(factors=p - move, kept=kept),
-    sdcf.Sent(error, chosen.sent, p),
-  )
+  moved = sdcf.moved_client(client, move, chosen.unsent, public)
+  return moved, Contribution(error, chosen.sent, p)
 
 
 def client_report(*args, sign: Sign, capacity: int):
   """One client after a round, and the message that it sends."""
   return sdcf.client_report(
     *args,
-    client_round=functools.partial(client_round, sign=sign),
+    client_round=_CLIENT_ROUNDS[sign],
     gradients=sdcf.item_gradients,
     capacity=capacity,
   )
 
 
-class OpenState(NamedTuple):
-  """The state without privacy."""
+@dataclass(frozen=True)
+class OpenRounds:
+  """BPR with all pairs sent, as a `System.step`; equal where settings are."""
 
-  factors: Factors
-  optimizer: Any  # of optax
-  round: jax.Array  # int32
-  blocks: Blocks
-  langevin: sgld.Langevin
+  optimizer: optax.GradientTransformation
+  average: Average
 
-
-@functools.cache
-def _open_step(optimizer: optax.GradientTransformation, average: Average):
-  """BPR with all pairs sent; one object for equal arguments."""
-
-  def step(key: jax.Array, state: OpenState, data: Data):
+  def __call__(self, key: jax.Array, state: OpenState, data: Data):
     clients_key, noise_key = jax.random.split(key)
     item, langevin = state.factors.item, state.langevin
     eta = jnp.asarray(sgld.schedule(langevin)(state.round))
@@ -154,55 +149,35 @@ def _open_step(optimizer: optax.GradientTransformation, average: Average):
         langevin.likelihood * (pull @ item) / h
         + p * langevin.user_ridge[None, :]
       ) - jnp.sqrt(eta / h) * jax.vmap(draw)(own_keys)
-      return p - move, (pull.T @ p, pairs.sum(axis=0))
+      return p - move, Total(pull.T @ p, pairs.sum(axis=0))
 
-    shapes = (
-      jax.ShapeDtypeStruct(item.shape, jnp.float32),
-      jax.ShapeDtypeStruct(item.shape[:1], jnp.float32),
-    )
-    public = (item, eta, langevin)
-    user, (sums, count) = over_clients(
+    user, total = over_clients(
       run,
       clients_key,
       state.factors.user,
       data.by_user,
       state.blocks,
-      public,
-      shapes,
+      (item, eta, langevin),
+      sdcf.total_shapes(*item.shape),
     )
-    parts = count if average == 'item' else count.sum()[None]
-    count = count[:, None]
-    drift = (
-      langevin.likelihood * sums + count * item * langevin.item_ridge[None, :]
+    gradient = sdcf.langevin_sum(
+      noise_key,
+      total.gradient,
+      total.received,
+      item,
+      eta,
+      langevin.likelihood,
+      langevin.item_ridge,
     )
-    drawn = jnp.sqrt(count * eta) * noise.coarse_normal(noise_key, item.shape)
-    mean = (eta * drift - drawn) / jnp.maximum(parts, 1)[:, None]
-    updates, optimizer_state = optimizer.update(mean, state.optimizer, item)
-    moved: Any = optax.apply_updates(item, updates)
-    return state._replace(
-      factors=Factors(user, moved),
-      optimizer=optimizer_state,
-      round=state.round + 1,
-    )
-
-  return step
+    total = total._replace(gradient=gradient)
+    return sdcf.open_state(state, user, total, self.optimizer, self.average)
 
 
-def _open_model(state: OpenState, data: Data) -> Release:
-  del data
-  return Release(state.factors, jnp.float32(0))
-
-
-@functools.cache
-def _step(
-  optimizer: optax.GradientTransformation,
-  average: Average,
-  sent: float | None,
-  sign: Sign,
-):
-  """A round; one object for equal arguments, see `System.step`."""
-  told = functools.partial(client_round, sign=sign)
-  return sdcf.round_step(told, optimizer, average, sent)
+# One object for each sign, so that equal settings are compiled once.
+_CLIENT_ROUNDS = {
+  sign: functools.partial(client_round, sign=sign)
+  for sign in ('true', 'perturbed')
+}
 
 
 def sdbpr(config: SDBPRConfig) -> System:
@@ -224,7 +199,7 @@ def sdbpr(config: SDBPRConfig) -> System:
       return sdcf.start(bits_key, ridge_key, data, factors, config)
     return OpenState(
       factors=factors,
-      optimizer=optimizer.init(factors.item),
+      optimizer=optimizer.init(cast(Any, (factors.item, None))),
       round=jnp.int32(0),
       blocks=client_blocks(data.by_user, data.by_item.num_rows),
       langevin=sgld.langevin(ridge_key, config, data.by_user),
@@ -233,14 +208,16 @@ def sdbpr(config: SDBPRConfig) -> System:
   if config.variant == 'none':
     return System(
       init=init,
-      step=_open_step(optimizer, config.average),
-      model=_open_model,
+      step=OpenRounds(optimizer, config.average),
+      model=sdcf.model,
       steps=plan(config).steps,
       guarantee=plan(config).guarantee,
     )
   return System(
     init=init,
-    step=_step(optimizer, config.average, config.sent, config.sign),
+    step=sdcf.Rounds(
+      _CLIENT_ROUNDS[config.sign], optimizer, config.average, config.sent
+    ),
     model=sdcf.model,
     steps=plan(config).steps,
     guarantee=plan(config).guarantee,

@@ -12,7 +12,8 @@ Without features and with side_step = 0 it is SDMF, draw for draw.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,12 +27,20 @@ from dpmf_jax.rows import Data
 from dpmf_jax.systems.sdcf import fm, sgld
 from dpmf_jax.systems.sdcf import rounds as sdcf
 from dpmf_jax.systems.sdcf.client_blocks import (
-  Blocks,
-  Own,
+  Profile,
   client_blocks,
   over_clients,
 )
 from dpmf_jax.systems.sdcf.client_errors import choice, sent_errors
+from dpmf_jax.systems.sdcf.types import (
+  Client,
+  Contribution,
+  OpenState,
+  Public,
+  State,
+  Summed,
+  Total,
+)
 from dpmf_jax.types import Factors, Release, System
 
 
@@ -53,7 +62,7 @@ def drawn(vector_key: jax.Array, weight_key: jax.Array, shape) -> jax.Array:
 
 def shared_langevin(
   key: jax.Array,
-  sums: sdcf.Summed,
+  sums: Summed,
   shared: fm.Shared,
   eta: jax.Array,
   langevin: sgld.Langevin,
@@ -81,25 +90,25 @@ def shared_langevin(
 
 def client_round(
   key: jax.Array,
-  client: sdcf.Client,
-  own: Own,
-  public: sdcf.Public,
+  client: Client,
+  own: Profile,
+  public: Public,
   *,
   capacity: int,
-) -> tuple[sdcf.Client, sdcf.Sent]:
+) -> tuple[Client, Contribution]:
   """One client after a round, and what it tells in it; see `client_report`.
 
   Reference: Jiang, Li and Lin (2019), Algorithm 1 with the model of section 5.
   A client's factors are [v_u, w_u], and items are [v_i, w_i].
   """
   coin_key, fake_key, own_key, weight_key = jax.random.split(key, 4)
-  p, kept, langevin = client.factors, client.kept, public.langevin
+  p, langevin = client.factors, public.langevin
   num_items, width = public.item.shape
   eta = step_sizes(public.step_size, public.side, width)  # [W]
   user = fm.side(p, client.features, public.shared.user)
   items = fm.side(public.item, public.features, public.shared.item)
 
-  chosen = choice(coin_key, kept, num_items, capacity)
+  chosen = choice(coin_key, client.memory, num_items, capacity)
   scores = fm.predictions(user, items, public.shared.offset)
   residual = jnp.where(own.rated, scores - own.value, 0.0)  # [I]
   error = sent_errors(
@@ -116,20 +125,16 @@ def client_round(
   move = eta * (
     langevin.likelihood * mean + p * langevin.user_ridge
   ) - jnp.sqrt(eta / h) * drawn(own_key, weight_key, (width,))
-  converged = sdcf.hardly_moved(p, p - move, public.tolerance)
-  kept = kept._replace(converged=converged, unsent=chosen.unsent)
-  return (
-    client._replace(factors=p - move, kept=kept),
-    sdcf.Sent(error, chosen.sent, fm.told_vector(user), shared),
-  )
+  moved = sdcf.moved_client(client, move, chosen.unsent, public)
+  return moved, Contribution(error, chosen.sent, fm.error_vector(user), shared)
 
 
 def gradients(
   keys: tuple[jax.Array, jax.Array],
-  total: sdcf.Total,
+  total: Total,
   at: Any,
-  public: sdcf.Public,
-) -> sdcf.Total:
+  public: Public,
+) -> Total:
   """`total` of items `at` as gradients of all that is public, with noise."""
   weight_key, shared_key = jax.random.split(keys[1])
   shared, langevin = public.shared, public.langevin
@@ -155,12 +160,12 @@ def gradients(
   of_items = fm.item_feature_gradients(
     pulled, received, items, public.features[at], shared.item
   )
-  sums = sdcf.Summed(
+  sums = Summed(
     fm.Shared(pulled[:, -1].sum(), total.shared.gradient, of_items.gradient),
     fm.Shared(received.sum(), total.shared.received, of_items.received),
   )
   moved = shared_langevin(shared_key, sums, shared, side_eta, langevin)
-  return sdcf.Total(
+  return Total(
     jnp.concatenate([vector, weight], axis=1),
     received,
     sums._replace(gradient=moved),
@@ -172,20 +177,7 @@ client_report = functools.partial(
 )
 
 
-class OpenState(NamedTuple):
-  """The state without privacy."""
-
-  factors: Factors  # [U, W] and [I, W]
-  shared: fm.Shared
-  features: Factors
-  optimizer: Any  # of optax
-  round: jax.Array  # int32
-  blocks: Blocks
-  langevin: sgld.Langevin
-  side: jax.Array
-
-
-def _half_squares(user, item, shared, own: Own, features: Factors):
+def _half_squares(user, item, shared, own: Profile, features: Factors):
   """Half of the squared errors of a block of clients [B]."""
   users = fm.side(user, features.user, shared.user)
   items = fm.side(item, features.item, shared.item)
@@ -195,11 +187,14 @@ def _half_squares(user, item, shared, own: Own, features: Factors):
   return (jnp.where(own.rated, scores - own.value, 0.0) ** 2).sum() / 2
 
 
-@functools.cache
-def _open_step(optimizer: optax.GradientTransformation, average: Average):
-  """Gradients of all ratings; one object for equal arguments."""
+@dataclass(frozen=True)
+class OpenRounds:
+  """Gradients of all ratings, as a `System.step`; equal where settings are."""
 
-  def step(key: jax.Array, state: OpenState, data: Data):
+  optimizer: optax.GradientTransformation
+  average: Average
+
+  def __call__(self, key: jax.Array, state: OpenState, data: Data):
     clients_key, *noise_keys = jax.random.split(key, 4)
     item, langevin = state.factors.item, state.langevin
     width = item.shape[1]
@@ -220,8 +215,8 @@ def _open_step(optimizer: optax.GradientTransformation, average: Average):
       move = eta[None, :] * (
         langevin.likelihood * user_sums / h + p * langevin.user_ridge[None, :]
       ) - jnp.sqrt(eta[None, :] / h) * jax.vmap(draw)(keys)
-      shared = sdcf.Summed(shared_sums, counts)
-      return (p - move, x), sdcf.Total(item_sums, received, shared)
+      shared = Summed(shared_sums, counts)
+      return (p - move, x), Total(item_sums, received, shared)
 
     (user, _), total = over_clients(
       run,
@@ -245,20 +240,10 @@ def _open_step(optimizer: optax.GradientTransformation, average: Average):
     total = total._replace(
       gradient=gradient, shared=total.shared._replace(gradient=shared)
     )
-    mean, old = sdcf.mean_gradients(total, average), (item, state.shared)
-    updates, optimizer_state = optimizer.update(mean, state.optimizer, old)
-    moved: Any = optax.apply_updates(old, updates)
-    return state._replace(
-      factors=Factors(user, moved[0]),
-      shared=moved[1],
-      optimizer=optimizer_state,
-      round=state.round + 1,
-    )
-
-  return step
+    return sdcf.open_state(state, user, total, self.optimizer, self.average)
 
 
-def model(state: sdcf.State | OpenState, data: Data) -> Release:
+def model(state: State | OpenState, data: Data) -> Release:
   """Both sides; in the paper's variant the users' never leaves the clients.
 
   A client makes its own from its weights and those of its features, which it
@@ -268,21 +253,8 @@ def model(state: sdcf.State | OpenState, data: Data) -> Release:
   return fm.release(state.factors, state.features, state.shared)
 
 
-@functools.cache
-def _step(
-  optimizer: optax.GradientTransformation,
-  average: Average,
-  sent: float | None,
-):
-  """A round; one object for equal arguments, see `System.step`."""
-  return sdcf.round_step(
-    client_round,
-    optimizer,
-    average,
-    sent,
-    gradients=gradients,
-    told=lambda shared: shared.user,
-  )
+def _of_users(shared: fm.Shared) -> jax.Array:
+  return shared.user
 
 
 def features_of(attributes: Attributes | None, data: Data) -> Factors:
@@ -318,16 +290,17 @@ def sdfm(config: SDFMConfig) -> System:
     )
 
   def init(key: jax.Array, data: Data) -> Any:
-    factor_key, bits_key, ridge_key = jax.random.split(key, 3)
-    vectors = sgld.uniform_factors(factor_key, data, config.rank)
+    keys = sgld.start_keys(key)
+    sizes = data.by_user.num_rows, data.by_item.num_rows
+    vectors = sgld.uniform_factors(keys.factors, sizes, config)
     factors = Factors(*(jnp.pad(v, ((0, 0), (0, 1))) for v in vectors))
     features = features_of(config.attributes, data)
-    sizes = (each.shape[1] for each in features)
-    shared = fm.no_weights(*sizes, width=config.rank + 1)
+    counts = (each.shape[1] for each in features)
+    shared = fm.no_weights(*counts, width=config.rank + 1)
     if config.variant == 'paper':
       state = sdcf.start(
-        bits_key,
-        ridge_key,
+        keys.bits,
+        keys.ridges,
         data,
         factors,
         config,
@@ -344,21 +317,28 @@ def sdfm(config: SDFMConfig) -> System:
       optimizer=optimizer.init((factors.item, shared)),
       round=jnp.int32(0),
       blocks=client_blocks(data.by_user, data.by_item.num_rows),
-      langevin=with_weight(sgld.langevin(ridge_key, config, data.by_user)),
+      langevin=with_weight(sgld.langevin(keys.ridges, config, data.by_user)),
       side=side,
     )
 
   if config.variant == 'none':
     return System(
       init=init,
-      step=_open_step(optimizer, config.average),
+      step=OpenRounds(optimizer, config.average),
       model=model,
       steps=plan(config).steps,
       guarantee=plan(config).guarantee,
     )
   return System(
     init=init,
-    step=_step(optimizer, config.average, config.sent),
+    step=sdcf.Rounds(
+      client_round,
+      optimizer,
+      config.average,
+      config.sent,
+      gradients=gradients,
+      client_sums=_of_users,
+    ),
     model=model,
     steps=plan(config).steps,
     guarantee=plan(config).guarantee,

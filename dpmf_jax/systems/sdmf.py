@@ -11,37 +11,35 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from dpmf_jax.mechanisms import noise
-from dpmf_jax.plans.sdcf import Average
 from dpmf_jax.plans.sdmf import SDMFConfig, plan
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.sdcf import messages as sdcf_messages
 from dpmf_jax.systems.sdcf import rounds as sdcf
 from dpmf_jax.systems.sdcf import sgld
-from dpmf_jax.systems.sdcf.client_blocks import Own
+from dpmf_jax.systems.sdcf.client_blocks import Profile
 from dpmf_jax.systems.sdcf.client_errors import choice, sent_errors
+from dpmf_jax.systems.sdcf.types import Client, Contribution, Public, State
 from dpmf_jax.types import System
 
 
 def client_round(
   key: jax.Array,
-  client: sdcf.Client,
-  own: Own,
-  public: sdcf.Public,
+  client: Client,
+  own: Profile,
+  public: Public,
   *,
   capacity: int,
-) -> tuple[sdcf.Client, sdcf.Sent]:
+) -> tuple[Client, Contribution]:
   """One client after a round, and what it tells in it; see `client_report`.
 
   Reference: Jiang, Li and Lin (2019), Algorithm 1, lines 7 to 30, but for the
   ridge and noise of what is sent.
   """
   coin_key, fake_key, own_key = jax.random.split(key, 3)
-  p, kept = client.factors, client.kept
-  eta, langevin = public.step_size, public.langevin
-  chosen = choice(coin_key, kept, len(public.item), capacity)
+  p, eta, langevin = client.factors, public.step_size, public.langevin
+  chosen = choice(coin_key, client.memory, len(public.item), capacity)
   residual = jnp.where(own.rated, public.item @ p - own.value, 0.0)  # [I]
   error = sent_errors(
     fake_key, residual, own, chosen, public.epsilon_value, capacity
@@ -52,27 +50,13 @@ def client_round(
   move = eta * (
     langevin.likelihood * (residual @ public.item) / h + p * langevin.user_ridge
   ) - jnp.sqrt(eta / h) * noise.coarse_normal(own_key, p.shape)
-  converged = sdcf.hardly_moved(p, p - move, public.tolerance)
-  kept = kept._replace(converged=converged, unsent=chosen.unsent)
-  return (
-    client._replace(factors=p - move, kept=kept),
-    sdcf.Sent(error, chosen.sent, p),
-  )
+  moved = sdcf.moved_client(client, move, chosen.unsent, public)
+  return moved, Contribution(error, chosen.sent, p)
 
 
 client_report = functools.partial(
   sdcf.client_report, client_round=client_round, gradients=sdcf.item_gradients
 )
-
-
-@functools.cache
-def _step(
-  optimizer: optax.GradientTransformation,
-  average: Average,
-  sent: float | None,
-):
-  """A round; one object for equal arguments, see `System.step`."""
-  return sdcf.round_step(client_round, optimizer, average, sent)
 
 
 def sdmf(config: SDMFConfig) -> System:
@@ -82,14 +66,17 @@ def sdmf(config: SDMFConfig) -> System:
   that is sent; see `plans.sdcf.CLAIM`.
   """
 
-  def init(key: jax.Array, data: Data) -> sdcf.State:
-    factor_key, bits_key, ridge_key = jax.random.split(key, 3)
-    factors = sgld.uniform_factors(factor_key, data, config.rank)
-    return sdcf.start(bits_key, ridge_key, data, factors, config)
+  def init(key: jax.Array, data: Data) -> State:
+    keys = sgld.start_keys(key)
+    sizes = data.by_user.num_rows, data.by_item.num_rows
+    factors = sgld.uniform_factors(keys.factors, sizes, config)
+    return sdcf.start(keys.bits, keys.ridges, data, factors, config)
 
   return System(
     init=init,
-    step=_step(sgld.optimizer_of(config), config.average, config.sent),
+    step=sdcf.Rounds(
+      client_round, sgld.optimizer_of(config), config.average, config.sent
+    ),
     model=sdcf.model,
     steps=plan(config).steps,
     guarantee=plan(config).guarantee,
@@ -101,7 +88,7 @@ def sdmf_by_messages(config: SDMFConfig) -> System:
 
   The same in distribution; see `sdcf_messages`.
   """
-  step = sdcf_messages.round_step(
+  step = sdcf_messages.MessageRounds(
     client_report, sgld.optimizer_of(config), config.average, config.sent
   )
   return sdmf(config)._replace(step=step)

@@ -5,8 +5,7 @@ Reference: Hua, Xia and Zhong, Differentially Private Matrix Factorization
 
 Users keep their ratings and vectors. The recommender keeps item factors and
 sees sums over users; a third party adds up masked reports. What the parties
-send one another is in `untrusted_protocol`, what each sees in
-`untrusted_views`.
+send one another is in `federated`, what each sees in `untrusted.views`.
 """
 
 from __future__ import annotations
@@ -67,9 +66,7 @@ def untrusted_pmf(
   colluding = config.unneeded > 0
   return System(
     init=init,
-    step=untrusted_sums.sums_step(
-      config.relation, config.noise_bits, colluding
-    ),
+    step=untrusted_sums.SumsStep(config.relation, config.noise_bits, colluding),
     model=untrusted_sums.sums_model,
     steps=planned.steps,
     guarantee=planned.guarantee,
@@ -84,7 +81,7 @@ def _paper(config: UntrustedPMFConfig) -> System:
 
   return System(
     init=init,
-    step=untrusted_rounds.rounds_step(config.users),
+    step=untrusted_rounds.STEPS[config.users],
     model=untrusted_rounds.rounds_model,
     steps=config.rounds,
     guarantee=plan(config).guarantee,

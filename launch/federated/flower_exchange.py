@@ -15,9 +15,9 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from dpmf_jax.federated.intake import name
+from dpmf_jax.federated.asking import Exchange
+from dpmf_jax.federated.checks import party_name
 from dpmf_jax.federated.journal import Journal
-from dpmf_jax.federated.rounds import Exchange
 
 _POLL = 0.2  # seconds between two looks for answers
 _LOOK = 2.0  # and for nodes
@@ -65,7 +65,7 @@ def flower_exchange(grid: Grid, journal: Journal) -> Exchange:
         continue
       party = int(_field(message, 'number'))
       event = 'came back' if party in places else 'connected'
-      journal.log(event, who=name(party))
+      journal.log(event, who=party_name(party))
       places[party] = node
 
   def under_way(party: int, data: bytes, seconds: float) -> int | None:
@@ -116,7 +116,7 @@ def flower_exchange(grid: Grid, journal: Journal) -> Exchange:
       for party, node, data, message in arrived():
         if message.has_error():
           why = f'Flower error {message.error.code}'
-          journal.log('no answer', who=name(party), why=why)
+          journal.log('no answer', who=party_name(party), why=why)
           if sent.get(party) == node:  # not one that was since replaced
             del sent[party]
             failed[party] += 1

@@ -47,7 +47,7 @@ def run(
     transcript: whether to keep all messages.
   """
   from dpmf_jax import files
-  from dpmf_jax.federated import gradients_server, sdmf_server, sums_server
+  from dpmf_jax.federated import parties
   from dpmf_jax.federated.journal import journal
   from dpmf_jax.federated.plan import read_plan
   from dpmf_jax.federated.statement import certificate_of
@@ -58,14 +58,7 @@ def run(
   book = journal(folder, transcript=transcript)
   exchange = network(plan, book)
   try:
-    if plan.system == 'sdmf':
-      item = sdmf_server.recommender(plan, folder, exchange, book, seed=seed)
-    elif plan.config.variant == 'paper':
-      item = gradients_server.recommender(
-        plan, folder, exchange, book, seed=seed
-      )
-    else:
-      item = sums_server.recommender(plan, folder, exchange, book)
+    item = parties.recommender(plan, folder, exchange, book, seed=seed)
   except Exception as error:
     book.log('failed', why=f'{type(error).__name__}: {error}')
     raise
@@ -77,8 +70,8 @@ def run(
 
 def main(argv) -> int:
   del argv
+  from dpmf_jax.federated.asking import TooFewNodesError
   from dpmf_jax.federated.plan import AGGREGATOR
-  from dpmf_jax.federated.rounds import TooFewNodesError
   from dpmf_jax.federated.sockets import local_exchange
 
   plan_path, state = _PLAN.value, _STATE.value

@@ -1,7 +1,7 @@
 """Runs a node, or the aggregator: what holds ratings, factors and secrets.
 
   python -m launch.federated.worker --plan=plan.json --number=0 \\
-    --ratings=my_ratings.csv --users=my_users.json --state=DIR \\
+    --ratings=my_ratings.csv --user_ids=my_users.json --state=DIR \\
     --socket=/run/dpmf/0.sock
   python -m launch.federated.worker --plan=plan.json --role=aggregator \\
     --state=DIR --socket=/run/dpmf/aggregator.sock
@@ -26,8 +26,8 @@ _ROLE = flags.DEFINE_enum(
 )
 _NUMBER = flags.DEFINE_integer('number', 0, 'Which node of the plan this is.')
 _RATINGS = flags.DEFINE_string('ratings', None, "The node's own ratings file.")
-_USERS = flags.DEFINE_string(
-  'users', None, "JSON list of the node's user ids, in the plan's order."
+_USER_IDS = flags.DEFINE_string(
+  'user_ids', None, "JSON list of the node's user ids, in the plan's order."
 )
 _STATE = flags.DEFINE_string(
   'state', None, 'Folder of this party alone.', required=True
@@ -71,25 +71,17 @@ def own_ratings(plan, number: int, path: str, users_path: str):
 
 def handler(plan, journal):
   """(question) -> answer of the party that the flags name."""
-  from dpmf_jax.federated import (
-    gradients_node,
-    sdmf_node,
-    sums_aggregator,
-    sums_node,
-  )
+  from dpmf_jax.federated import parties
 
   if _ROLE.value == 'aggregator':
-    return sums_aggregator.aggregator(plan, _STATE.value, journal)
+    return parties.aggregator(plan, _STATE.value, journal)
   number = _NUMBER.value
   if not 0 <= number < len(plan.nodes):
     raise ValueError(f'--number={number} must be below {len(plan.nodes)}')
-  if _RATINGS.value is None or _USERS.value is None:
-    raise ValueError('--ratings and --users are missing')
-  ratings = own_ratings(plan, number, _RATINGS.value, _USERS.value)
-  if plan.sums:
-    return sums_node.node(plan, number, _STATE.value, ratings, journal)
-  module = sdmf_node if plan.system == 'sdmf' else gradients_node
-  return module.node(
+  if _RATINGS.value is None or _USER_IDS.value is None:
+    raise ValueError('--ratings and --user_ids are missing')
+  ratings = own_ratings(plan, number, _RATINGS.value, _USER_IDS.value)
+  return parties.node(
     plan, number, _STATE.value, ratings, journal, seed=_SEED.value
   )
 

@@ -10,24 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stated import guarantee
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import ClaimedGaussianMF, Composed, Gaussian
-from dpmf_jax.types import Guarantee
-
-
-def guarantee(status, event):
-  return Guarantee(
-    status=status,
-    unit='rating',
-    relation='replace',
-    adversary='anyone',
-    released=('item factors',),
-    secret=(),
-    assumptions=(),
-    mechanism='',
-    event=event,
-  )
 
 
 def test_composition_is_exact():
@@ -65,11 +51,11 @@ def test_joint_multiplier_of_two_blocks():
 
 def test_guarantees_are_accounted_by_their_event():
   event = Gaussian(2.0, 12)
-  proved = guarantee('proved', event)
+  proved = guarantee(status='proved', event=event)
   assert accounting.epsilon(proved, 1e-5) == accounting.epsilon(event, 1e-5)
   assert accounting.delta(proved, 3.0) == accounting.delta(event, 3.0)
   claim = ClaimedGaussianMF(0.3, 0.01, 1250)
-  claimed = guarantee('claimed', claim)
+  claimed = guarantee(status='claimed', event=claim)
   assert accounting.epsilon(claimed, 1e-5) == pytest.approx(22.2034, abs=1e-4)
   assert accounting.delta(claimed, 22.2034) == pytest.approx(1e-5, rel=1e-3)
 
@@ -79,33 +65,33 @@ def test_claims_and_proofs_do_not_mix():
   with pytest.raises(ValueError, match='claim cannot be part of a proof'):
     accounting.epsilon(Composed((Gaussian(1.0), claim)), 1e-5)
   with pytest.raises(ValueError, match='status must fit the event'):
-    accounting.epsilon(guarantee('proved', claim), 1e-5)
+    accounting.epsilon(guarantee(status='proved', event=claim), 1e-5)
   with pytest.raises(ValueError, match='status must fit the event'):
-    accounting.epsilon(guarantee('claimed', Gaussian(1.0)), 1e-5)
+    accounting.epsilon(guarantee(status='claimed', event=Gaussian(1.0)), 1e-5)
 
 
 @pytest.mark.parametrize('read', [accounting.epsilon, accounting.delta])
 def test_what_is_not_private_has_no_epsilon(read):
   with pytest.raises(ValueError, match='not private: there is no epsilon'):
-    read(guarantee('none', None), 1e-5)
+    read(guarantee(status='none', event=None), 1e-5)
 
 
 def test_after_some_steps():
   event = Composed((Gaussian(1.0, 3), Gaussian(2.0, 5)))
   assert accounting.count_of(event) == 8
-  assert accounting.after(event, 8) == event
-  assert accounting.after(event, 4) == Composed(
+  assert accounting.prefix(event, 8) == event
+  assert accounting.prefix(event, 4) == Composed(
     (Gaussian(1.0, 3), Gaussian(2.0, 1))
   )
-  assert accounting.epsilon(accounting.after(event, 0), 1e-5) == 0.0
+  assert accounting.epsilon(accounting.prefix(event, 0), 1e-5) == 0.0
   so_far = [
-    accounting.epsilon(accounting.after(event, k), 1e-5) for k in range(9)
+    accounting.epsilon(accounting.prefix(event, k), 1e-5) for k in range(9)
   ]
   assert so_far == sorted(set(so_far))
   claim = ClaimedGaussianMF(0.3, 0.01, 10)
-  assert accounting.after(claim, 7) == ClaimedGaussianMF(0.3, 0.01, 7)
+  assert accounting.prefix(claim, 7) == ClaimedGaussianMF(0.3, 0.01, 7)
   with pytest.raises(ValueError, match='steps must be at most the 8'):
-    accounting.after(event, 9)
+    accounting.prefix(event, 9)
 
 
 def test_numpy_numbers_make_equal_events():

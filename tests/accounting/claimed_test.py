@@ -4,9 +4,11 @@ import math
 
 import numpy as np
 import pytest
+import sdcf_claims
 from scipy import stats
 
 from dpmf_jax import accounting
+from dpmf_jax.accounting.claims import sdcf
 
 # MovieLens-100K: I = 1682 and z = N/U = 100000/943.
 ML = {'num_items': 1682, 'sent': 100_000 / 943}
@@ -21,7 +23,8 @@ def test_sdcf_response_has_both_epsilons(epsilon):
     num_rated=RATED,
     **ML,
   )
-  flip, p, q, p_all, q_all = response
+  flip, p, q, p_all, q_all, unsolved = response
+  assert not unsolved.any()
   for values in (flip, p, q):
     assert np.all((values >= 0) & (values <= 1))
   # Eqs. (10) to (13) and Theorem 1, as printed.
@@ -38,7 +41,7 @@ def test_sdcf_response_has_both_epsilons(epsilon):
 def test_sdcf_rates_solve_the_quadratic():
   # odds(q*) = k odds(p*) in eq. (12) is a quadratic in p*.
   h, items, sent, k = 30.0, 200.0, 40.0, math.exp(6.0 / 30)
-  p_all, q_all = accounting.claimed_sdcf_rates(
+  p_all, q_all = sdcf.claimed_sdcf_rates(
     epsilon_instant=6.0, num_rated=30, num_items=200, sent=40.0
   )
   roots = np.roots(
@@ -49,15 +52,13 @@ def test_sdcf_rates_solve_the_quadratic():
 
 
 def test_sdcf_inverses():
-  flip = accounting.claimed_sdcf_flip(3.0, RATED)
-  np.testing.assert_allclose(
-    accounting.claimed_sdcf_epsilon_permanent(flip, RATED), 3.0
-  )
-  p_all, q_all = accounting.claimed_sdcf_rates(
+  flip = sdcf.claimed_sdcf_flip(3.0, RATED)
+  np.testing.assert_allclose(sdcf_claims.epsilon_permanent(flip, RATED), 3.0)
+  p_all, q_all = sdcf.claimed_sdcf_rates(
     epsilon_instant=0.5, num_rated=RATED, **ML
   )
   np.testing.assert_allclose(
-    accounting.claimed_sdcf_epsilon_instant(p_all, q_all, RATED), 0.5
+    sdcf_claims.epsilon_instant(p_all, q_all, RATED), 0.5
   )
 
 
@@ -69,26 +70,27 @@ def test_too_small_a_permanent_epsilon_is_feasible_for_no_user(factor):
     'num_rated': RATED,
     **ML,
   }
-  with pytest.raises(ValueError, match=r'no p and q .* for 5 of 5') as error:
-    accounting.claimed_sdcf_response(**given)
-  # The bound in the message will do, and nothing less.
-  bound = float(str(error.value).split('at least ')[1].split()[0])
-  again = given | {'epsilon_permanent': bound * (1 + 1e-5)}
-  accounting.claimed_sdcf_response(**again)
-  with pytest.raises(ValueError, match='for 1 of 5 users'):
-    accounting.claimed_sdcf_response(
-      **(again | {'epsilon_permanent': bound * (1 - 1e-5)})
-    )
-  clipped = accounting.claimed_sdcf_clipped_response(**given)
+  clipped = accounting.claimed_sdcf_response(**given)
+  assert clipped.unsolved.all()
   assert np.all(clipped.unrated == 0)
   assert np.all((clipped.rated > 0) & (clipped.rated <= 1))
-  spent = accounting.claimed_sdcf_epsilon_instant(
+  spent = sdcf_claims.epsilon_instant(
     clipped.unrated_in_all, clipped.rated_in_all, RATED
   )
   assert np.all(spent < 4.0)  # less is said in a round, and more is sent
   sent = RATED * clipped.rated_in_all
   sent += (1682 - RATED) * clipped.unrated_in_all
   assert np.all(sent > ML['sent'])
+  # eps_P = 2 h ln of the larger ratio will do, and nothing less.
+  p_all, q_all = sdcf.claimed_sdcf_rates(
+    epsilon_instant=4.0, num_rated=RATED, **ML
+  )
+  ratio = np.log(np.maximum(q_all / p_all, (1 - p_all) / (1 - q_all)))
+  for place, bound in enumerate(2 * RATED * ratio):
+    for factor, unsolved in ((1 - 1e-5, True), (1 + 1e-5, False)):
+      again = given | {'epsilon_permanent': bound * factor}
+      found = accounting.claimed_sdcf_response(**again).unsolved
+      assert found[place] == unsolved
 
 
 def test_clipping_never_spends_more():
@@ -98,21 +100,21 @@ def test_clipping_never_spends_more():
     h = int(rng.integers(5, 50))
     items = h + int(rng.integers(1, 100))
     epsilon = 10 ** rng.uniform(-2, 1)
-    given = {
-      'epsilon_permanent': epsilon * rng.uniform(0.1, 3),
-      'epsilon_instant': epsilon,
-      'num_rated': h,
-      'num_items': items,
-      'sent': rng.uniform(0.01, 0.99) * items,
-    }
-    _, p, q, p_all, q_all = accounting.claimed_sdcf_clipped_response(**given)
-    spent = accounting.claimed_sdcf_epsilon_instant(p_all, q_all, h)
+    made = accounting.claimed_sdcf_response(
+      epsilon_permanent=epsilon * rng.uniform(0.1, 3),
+      epsilon_instant=epsilon,
+      num_rated=h,
+      num_items=items,
+      sent=rng.uniform(0.01, 0.99) * items,
+    )
+    spent = sdcf_claims.epsilon_instant(
+      made.unrated_in_all, made.rated_in_all, h
+    )
     assert spent <= epsilon * (1 + 1e-6)
-    num_clipped += p == 0 or q == 1
-    if p > 0 and q < 1:
-      np.testing.assert_allclose(
-        accounting.claimed_sdcf_response(**given).rated, q
-      )
+    if not made.unsolved:
+      assert spent == pytest.approx(epsilon, rel=1e-6)
+    assert made.unsolved == (made.unrated == 0 or made.rated == 1)
+    num_clipped += made.unsolved
   assert 50 < num_clipped < 250
 
 
@@ -121,25 +123,17 @@ def test_clipping_never_spends_more():
 def test_sdcf_value_epsilon_is_minus_log_of_the_mass(mean, bound):
   normal = stats.norm(mean, 0.9)
   mass = normal.cdf(bound) - normal.cdf(-bound)
-  ours = accounting.claimed_sdcf_epsilon_value(bound, mean=mean, deviation=0.9)
+  ours = sdcf_claims.epsilon_value(bound, mean=mean, deviation=0.9)
   assert ours == pytest.approx(-math.log(mass), rel=1e-6)
   if bound < abs(mean) + 1.8:
-    back = accounting.claimed_sdcf_bound(ours, mean=mean, deviation=0.9)
+    back = sdcf_claims.bound(ours, mean=mean, deviation=0.9)
     assert back == pytest.approx(bound, rel=1e-9)
 
 
 def test_sdcf_value_epsilon_far_from_the_mean():
   # The mass is 1e-1000 and no float.
-  ours = accounting.claimed_sdcf_epsilon_value(0.1, mean=70.0, deviation=1.0)
+  ours = sdcf_claims.epsilon_value(0.1, mean=70.0, deviation=1.0)
   assert ours == pytest.approx(69.9**2 / 2, rel=1e-2)
-
-
-def test_an_epsilon_past_the_paper_s_search_is_refused():
-  # Two deviations hold 95.45%.
-  with pytest.raises(ValueError, match=r'epsilon_value must be at least 0.046'):
-    accounting.claimed_sdcf_bound(0.04, mean=0.0, deviation=2.0)
-  alpha = accounting.claimed_sdcf_bound(0.0625, mean=0.0, deviation=2.0)
-  assert 3.7 < alpha < 4.0
 
 
 def test_pdp_probabilities():
@@ -187,19 +181,15 @@ def test_hua_share_scale():
 @pytest.mark.parametrize(
   ('make', 'words'),
   [
-    (lambda: accounting.claimed_sdcf_flip(1.0, 0), 'num_rated must be >= 1'),
+    (lambda: sdcf.claimed_sdcf_flip(1.0, 0), 'num_rated must be >= 1'),
     (
-      lambda: accounting.claimed_sdcf_epsilon_permanent(0.0, 5),
-      r'flip must be in \(0, 1\], got 0.0',
-    ),
-    (
-      lambda: accounting.claimed_sdcf_rates(
+      lambda: sdcf.claimed_sdcf_rates(
         epsilon_instant=1.0, num_rated=9, num_items=5, sent=1.0
       ),
       'num_rated must be at most num_items = 5, got 9',
     ),
     (
-      lambda: accounting.claimed_sdcf_rates(
+      lambda: sdcf.claimed_sdcf_rates(
         epsilon_instant=1.0, num_rated=3, num_items=5, sent=5.0
       ),
       'sent must be below num_items = 5, got 5.0',
@@ -211,52 +201,12 @@ def test_hua_share_scale():
       'epsilon_permanent must be > 0',
     ),
     (
-      lambda: accounting.claimed_sdcf_bound(1.0, mean=0.0, deviation=0.0),
-      'deviation must be > 0, got 0.0',
-    ),
-    (
       lambda: accounting.claimed_pdp_probabilities([0.1], 'median'),
       "threshold must be 'mean', 'max' or a number, got 'median'",
     ),
     (
       lambda: accounting.claimed_pdp_probabilities([0.1, -0.1], 'max'),
       'epsilons must be > 0 and finite, got -0.1',
-    ),
-    (
-      lambda: accounting.claimed_objective_scale(
-        'hua', 1.0, relation='add_remove', scale=(1, 5)
-      ),
-      "relation must be 'replace' for objective 'hua'",
-    ),
-    (
-      lambda: accounting.claimed_objective_scale(
-        'pmf', 1.0, relation='replace', scale=(1, 5)
-      ),
-      "objective must be 'zhang' or 'hua', got 'pmf'",
-    ),
-    (
-      lambda: accounting.claimed_objective_scale(
-        'hua', 1.0, relation='remove', scale=(1, 5)
-      ),
-      "relation must be 'replace' or 'add_remove', got 'remove'",
-    ),
-    (
-      lambda: accounting.claimed_objective_scale(
-        'zhang', 0.0, relation='replace', scale=(1, 5)
-      ),
-      'epsilon must be > 0, got 0.0',
-    ),
-    (
-      lambda: accounting.claimed_objective_scale(
-        'zhang', 1.0, relation='replace', scale=(5, 1)
-      ),
-      'scale must be r_min < r_max',
-    ),
-    (
-      lambda: accounting.claimed_objective_scale(
-        'zhang', 1.0, relation='add_remove', scale=(-9, 1)
-      ),
-      'scale must not go below 0',
     ),
     (
       lambda: accounting.claimed_hua_share_scale(
@@ -269,3 +219,22 @@ def test_hua_share_scale():
 def test_errors_name_the_parameter(make, words):
   with pytest.raises(ValueError, match=words):
     make()
+
+
+@pytest.mark.parametrize(
+  ('change', 'words'),
+  [
+    ({'objective': 'hua'}, "relation must be 'replace' for objective 'hua'"),
+    ({'objective': 'pmf'}, "objective must be 'zhang' or 'hua', got 'pmf'"),
+    ({'relation': 'remove'}, "must be 'replace' or 'add_remove', got 'remove'"),
+    ({'epsilon': 0.0}, 'epsilon must be > 0, got 0.0'),
+    ({'scale': (5, 1)}, 'scale must be r_min < r_max'),
+    ({'scale': (-9, 1)}, 'scale must not go below 0'),
+  ],
+)
+def test_errors_of_objectives_name_the_parameter(change, words):
+  good = {'objective': 'zhang', 'epsilon': 1.0, 'scale': (1, 5)}
+  with pytest.raises(ValueError, match=words):
+    accounting.claimed_objective_scale(
+      **{**good, 'relation': 'add_remove', **change}
+    )

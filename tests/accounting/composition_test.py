@@ -4,6 +4,7 @@ import math
 
 import dp_accounting
 import pytest
+import stated
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld import privacy_loss_distribution as library
 from dp_accounting.rdp import RdpAccountant
@@ -12,16 +13,8 @@ from hypothesis import strategies as st
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import (
-  ClaimedGaussianMF,
-  Composed,
-  Gaussian,
-  L2Laplace,
-  Laplace,
-  Pure,
-  RandomizedResponse,
-  SubsampledGaussian,
+  events,
 )
-from dpmf_jax.types import Guarantee
 
 REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
 
@@ -33,7 +26,7 @@ def test_ten_responses_are_ten_and_not_one():
   accountant.compose(coin, 10)
   # The defect of dp-accounting 0.6.0: `count` is ignored.
   assert accountant.get_epsilon(1e-6) == pytest.approx(1.0, abs=1e-3)
-  ours = accounting.epsilon(RandomizedResponse(1.0, 10), 1e-6)
+  ours = accounting.epsilon(events.RandomizedResponse(1.0, 10), 1e-6)
   # All ten are the truth with probability (e/(e + 1))^10.
   exact = 10 + math.log1p(-1e-6 * (1 + math.exp(-1)) ** 10)
   assert ours == pytest.approx(exact, rel=1e-9)
@@ -53,8 +46,8 @@ def test_replace_one_doubles_a_gaussian_shift():
   right = other.get_epsilon(1e-6)
   # The defect of dp-accounting 0.6.0: its RDP accountant takes the noise 2.0,
   # which it means for add/remove, for replace as well.
-  one_shift = accounting.epsilon(Gaussian(2.0), 1e-6)
-  two_shifts = accounting.epsilon(Gaussian(1.0), 1e-6)
+  one_shift = accounting.epsilon(events.Gaussian(2.0), 1e-6)
+  two_shifts = accounting.epsilon(events.Gaussian(1.0), 1e-6)
   assert one_shift <= wrong < 1.2 * one_shift
   assert right == pytest.approx(two_shifts, rel=1e-3)
   assert wrong < 0.6 * right
@@ -62,39 +55,43 @@ def test_replace_one_doubles_a_gaussian_shift():
 
 def test_known_values():
   # Single releases have closed forms.
-  assert accounting.epsilon(Laplace(2.0), 0.01) == pytest.approx(
+  assert accounting.epsilon(events.Laplace(2.0), 0.01) == pytest.approx(
     0.5 + 2 * math.log(0.99)
   )
-  assert accounting.delta(Laplace(2.0), 0.1) == pytest.approx(
+  assert accounting.delta(events.Laplace(2.0), 0.1) == pytest.approx(
     1 - math.exp(-0.2)
   )
-  assert accounting.epsilon(Pure(1.0), 0.01) == pytest.approx(
+  assert accounting.epsilon(events.Pure(1.0), 0.01) == pytest.approx(
     1 + math.log1p(-0.01 * (1 + math.exp(-1)))
   )
   # Six-ary: all ten are the truth with probability (e/(e + 5))^10.
-  ours = accounting.epsilon(RandomizedResponse(1.0, 10, 6), 1e-6)
+  ours = accounting.epsilon(events.RandomizedResponse(1.0, 10, 6), 1e-6)
   exact = 10 + math.log1p(-1e-6 * ((math.e + 5) / math.e) ** 10)
   assert ours == pytest.approx(exact, abs=1e-4)
   assert ours >= exact
 
 
 def test_pure_events_have_an_epsilon_at_delta_zero():
-  event = Composed((Pure(0.5, 3), Laplace(2.0, 2), L2Laplace(4.0, 4, 20)))
+  event = events.Composed(
+    (events.Pure(0.5, 3), events.Laplace(2.0, 2), events.L2Laplace(4.0, 4, 20))
+  )
   assert accounting.epsilon(event, 0.0) == pytest.approx(3.5)
   assert accounting.epsilon(event, 0.0) >= 3.5
   assert accounting.delta(event, 3.6) == 0.0
-  assert accounting.epsilon(Pure(0.7), 0.0) == 0.7
-  for part in (Gaussian(1.0), SubsampledGaussian(1.0, 0.1)):
+  assert accounting.epsilon(events.Pure(0.7), 0.0) == 0.7
+  for part in (events.Gaussian(1.0), events.SubsampledGaussian(1.0, 0.1)):
     with pytest.raises(ValueError, match=r'delta must be in .* got 0.0'):
-      accounting.epsilon(Composed((event, part)), 0.0)
+      accounting.epsilon(events.Composed((event, part)), 0.0)
 
 
 MIXTURES = (
-  Composed((Gaussian(2.0, 12), Laplace(10.0, 5))),
-  Composed((Pure(0.1, 50), Pure(0.3, 10))),
-  Composed((SubsampledGaussian(1.1, 0.01, 500), Laplace(5.0))),
-  RandomizedResponse(0.5, 20, 6),
-  L2Laplace(10.0, 100, 20),
+  events.Composed((events.Gaussian(2.0, 12), events.Laplace(10.0, 5))),
+  events.Composed((events.Pure(0.1, 50), events.Pure(0.3, 10))),
+  events.Composed(
+    (events.SubsampledGaussian(1.1, 0.01, 500), events.Laplace(5.0))
+  ),
+  events.RandomizedResponse(0.5, 20, 6),
+  events.L2Laplace(10.0, 100, 20),
 )
 
 
@@ -105,7 +102,7 @@ def test_the_smallest_of_valid_bounds(event):
   assert {'basic', 'renyi', 'pld'} <= bounds.keys()
   # The distribution is the tightest up to its grid; here L2-Laplace has one
   # of any pure mechanism only.
-  if not isinstance(event, L2Laplace):
+  if not isinstance(event, events.L2Laplace):
     assert bounds['pld'] <= bounds['renyi'] * (1 + 1e-4)
   tiny = accounting.bounds(event, 1e-200)
   assert tiny['pld'] == math.inf
@@ -128,7 +125,7 @@ def test_a_mixture_agrees_with_dp_accounting():
 
 
 def test_a_sample_agrees_with_dp_accounting():
-  event = SubsampledGaussian(1.1, 0.01, 1000)
+  event = events.SubsampledGaussian(1.1, 0.01, 1000)
   accountant = PLDAccountant()
   gaussian = dp_accounting.GaussianDpEvent(1.1)
   accountant.compose(dp_accounting.PoissonSampledDpEvent(0.01, gaussian), 1000)
@@ -142,15 +139,17 @@ counts = st.integers(1, 50)
 # With larger ones the curve has flat parts, where delta says little of epsilon.
 epsilons = st.floats(-2, 0).map(lambda log: 10.0**log)
 parts = st.one_of(
-  st.builds(Gaussian, noises, counts),
-  st.builds(Laplace, noises, counts),
-  st.builds(L2Laplace, noises, counts, st.sampled_from((None, 3, 20))),
-  st.builds(Pure, epsilons, counts),
-  st.builds(RandomizedResponse, epsilons, counts, st.sampled_from((2, 6))),
-  st.builds(SubsampledGaussian, noises, st.floats(0.001, 0.5), counts),
+  st.builds(events.Gaussian, noises, counts),
+  st.builds(events.Laplace, noises, counts),
+  st.builds(events.L2Laplace, noises, counts, st.sampled_from((None, 3, 20))),
+  st.builds(events.Pure, epsilons, counts),
+  st.builds(
+    events.RandomizedResponse, epsilons, counts, st.sampled_from((2, 6))
+  ),
+  st.builds(events.SubsampledGaussian, noises, st.floats(0.001, 0.5), counts),
 )
 mixtures = st.lists(parts, min_size=1, max_size=3).map(
-  lambda events: Composed(tuple(events))
+  lambda many: events.Composed(tuple(many))
 )
 
 
@@ -173,8 +172,8 @@ def test_distribution_next_to_exact_below_renyi(log_noise, count, delta):
   # Where the exact curve is known, as a distribution that does not know it:
   # a Gaussian as a sample of everything.
   noise = 10.0**log_noise
-  exact = accounting.epsilon(Gaussian(noise, count), delta)
-  event = (SubsampledGaussian(noise, 1.0, count),)
+  exact = accounting.epsilon(events.Gaussian(noise, count), delta)
+  event = (events.SubsampledGaussian(noise, 1.0, count),)
   grid = accounting.pld.grid_of(event, exact)
   above = accounting.pld.epsilon_of(event, delta, grid)
   renyi = accounting.rdp.epsilon_optimal(accounting.curve_of(event[0]), delta)
@@ -186,7 +185,7 @@ def test_distribution_next_to_exact_below_renyi(log_noise, count, delta):
 def test_rounding_of_the_library_is_paid_for():
   # 5-GDP in a hundred thousand parts: Fourier transforms of that many factors.
   count = 10**5
-  event = (SubsampledGaussian(math.sqrt(count) / 5, 1.0, count),)
+  event = (events.SubsampledGaussian(math.sqrt(count) / 5, 1.0, count),)
   exact = accounting.gaussian.epsilon_of(5.0, 1e-11)
   grid = accounting.pld.grid_of(
     event, accounting.gaussian.epsilon_of(5.0, 1e-6)
@@ -204,7 +203,7 @@ def test_rounding_of_the_library_is_paid_for():
 @settings(max_examples=12, derandomize=True)
 @given(epsilons, st.integers(1, 200), st.sampled_from((1e-8, 1e-4)))
 def test_responses_as_a_distribution(epsilon, count, delta):
-  event = (RandomizedResponse(epsilon, count),)
+  event = (events.RandomizedResponse(epsilon, count),)
   exact = accounting.epsilon(event[0], delta)
   grid = accounting.pld.grid_of(event, exact)
   above = accounting.pld.epsilon_of(event, delta, grid)
@@ -217,22 +216,22 @@ def test_responses_as_a_distribution(epsilon, count, delta):
 @pytest.mark.parametrize(
   'event',
   [
-    Laplace(1e6, 10**6),
-    Laplace(1e-4, 10),
-    L2Laplace(1e6, 10**6, 1000),
-    L2Laplace(1e-4, 10, 20),
-    Pure(1e-6, 10**6),
-    RandomizedResponse(1e4, 3, 6),
-    SubsampledGaussian(1e6, 1e-6, 10**6),
-    SubsampledGaussian(0.01, 0.99, 10, 'without_replacement'),
-    Composed((Gaussian(1e6, 10**6), Pure(1e-6, 10**6))),
-    Composed((Gaussian(0.01), Pure(1e4))),
+    events.Laplace(1e6, 10**6),
+    events.Laplace(1e-4, 10),
+    events.L2Laplace(1e6, 10**6, 1000),
+    events.L2Laplace(1e-4, 10, 20),
+    events.Pure(1e-6, 10**6),
+    events.RandomizedResponse(1e4, 3, 6),
+    events.SubsampledGaussian(1e6, 1e-6, 10**6),
+    events.SubsampledGaussian(0.01, 0.99, 10, 'without_replacement'),
+    events.Composed((events.Gaussian(1e6, 10**6), events.Pure(1e-6, 10**6))),
+    events.Composed((events.Gaussian(0.01), events.Pure(1e4))),
   ],
   ids=str,
 )
 def test_extremes_are_finite(event, delta):
   epsilon = accounting.epsilon(event, delta)
-  more = accounting.epsilon(Composed((event, event)), delta)
+  more = accounting.epsilon(events.Composed((event, event)), delta)
   assert 0 <= epsilon < math.inf
   assert 0 <= more < math.inf
   assert more >= epsilon
@@ -241,45 +240,39 @@ def test_extremes_are_finite(event, delta):
 
 
 def test_equal_releases_are_counted_together():
-  apart = Composed((Laplace(9.0, 3), Pure(0.2), Laplace(9.0, 4)))
-  together = Composed((Laplace(9.0, 7), Pure(0.2)))
+  apart = events.Composed(
+    (events.Laplace(9.0, 3), events.Pure(0.2), events.Laplace(9.0, 4))
+  )
+  together = events.Composed((events.Laplace(9.0, 7), events.Pure(0.2)))
   assert accounting.epsilon(apart, 1e-6) == accounting.epsilon(together, 1e-6)
-  nothing = Composed((Laplace(9.0, 0), SubsampledGaussian(1.0, 0.1, 0)))
+  nothing = events.Composed(
+    (events.Laplace(9.0, 0), events.SubsampledGaussian(1.0, 0.1, 0))
+  )
   assert accounting.epsilon(nothing, 1e-6) == 0.0
   assert accounting.count_of(apart) == 8
-  assert accounting.after(apart, 5) == Composed(
-    (Laplace(9.0, 3), Pure(0.2), Laplace(9.0, 1))
+  assert accounting.prefix(apart, 5) == events.Composed(
+    (events.Laplace(9.0, 3), events.Pure(0.2), events.Laplace(9.0, 1))
   )
 
 
 def test_samples_keep_to_their_relation():
-  poisson = SubsampledGaussian(1.0, 0.1, 5)
-  fixed = SubsampledGaussian(1.0, 0.1, 5, 'without_replacement')
+  poisson = events.SubsampledGaussian(1.0, 0.1, 5)
+  fixed = events.SubsampledGaussian(1.0, 0.1, 5, 'without_replacement')
   with pytest.raises(ValueError, match='sampling must be the same'):
-    accounting.epsilon(Composed((poisson, fixed)), 1e-6)
+    accounting.epsilon(events.Composed((poisson, fixed)), 1e-6)
   for event, relation in ((poisson, 'replace'), (fixed, 'add_remove')):
-    guarantee = Guarantee(
-      status='proved',
-      unit='rating',
-      relation=relation,
-      adversary='anyone',
-      released=(),
-      secret=(),
-      assumptions=(),
-      mechanism='',
-      event=event,
-    )
+    statement = stated.guarantee(event, relation=relation)
     with pytest.raises(ValueError, match=f'relation must be .* {relation!r}'):
-      accounting.epsilon(guarantee, 1e-6)
+      accounting.epsilon(statement, 1e-6)
   with pytest.raises(ValueError, match="must be 'poisson' for a loss"):
     accounting.pld.distribution((fixed,), 1e-3)
 
 
 def test_claims_do_not_get_into_a_mixture():
-  claim = ClaimedGaussianMF(0.3, 0.01, 10)
+  claim = events.ClaimedGaussianMF(0.3, 0.01, 10)
   for read in (accounting.epsilon, accounting.delta, accounting.bounds):
     with pytest.raises(ValueError, match='claim cannot be part of a proof'):
-      read(Composed((Pure(1.0), claim)), 1e-5)
+      read(events.Composed((events.Pure(1.0), claim)), 1e-5)
   assert accounting.bounds(claim, 1e-5) == {
     'claimed': accounting.epsilon(claim, 1e-5)
   }
@@ -288,17 +281,23 @@ def test_claims_do_not_get_into_a_mixture():
 @pytest.mark.parametrize(
   ('make', 'words'),
   [
-    (lambda: Laplace(0.0), 'zero noise is not private'),
-    (lambda: L2Laplace(1.0, 1, 0), 'dimension must be >= 1, got 0'),
-    (lambda: Pure(-1.0), 'epsilon must be >= 0, got -1.0'),
-    (lambda: Pure(math.inf), 'epsilon must be finite'),
-    (lambda: Pure(1.0, -1), 'count must be an integer >= 0, got -1'),
-    (lambda: RandomizedResponse(1.0, 1, 1), 'categories must be >= 2, got 1'),
-    (lambda: SubsampledGaussian(1.0, 0.0), r'sampling_rate .* got 0.0'),
-    (lambda: SubsampledGaussian(1.0, 1.5), r'sampling_rate .* got 1.5'),
-    (lambda: SubsampledGaussian(1.0, 0.1, 1, 'x'), "sampling must be .* 'x'"),
-    (lambda: accounting.epsilon(Pure(1.0), 1.0), 'delta must be in'),
-    (lambda: accounting.delta(Pure(1.0), -1.0), 'epsilon must be >= 0'),
+    (lambda: events.Laplace(0.0), 'zero noise is not private'),
+    (lambda: events.L2Laplace(1.0, 1, 0), 'dimension must be >= 1, got 0'),
+    (lambda: events.Pure(-1.0), 'epsilon must be >= 0, got -1.0'),
+    (lambda: events.Pure(math.inf), 'epsilon must be finite'),
+    (lambda: events.Pure(1.0, -1), 'count must be an integer >= 0, got -1'),
+    (
+      lambda: events.RandomizedResponse(1.0, 1, 1),
+      'categories must be >= 2, got 1',
+    ),
+    (lambda: events.SubsampledGaussian(1.0, 0.0), r'sampling_rate .* got 0.0'),
+    (lambda: events.SubsampledGaussian(1.0, 1.5), r'sampling_rate .* got 1.5'),
+    (
+      lambda: events.SubsampledGaussian(1.0, 0.1, 1, 'x'),
+      "sampling must be .* 'x'",
+    ),
+    (lambda: accounting.epsilon(events.Pure(1.0), 1.0), 'delta must be in'),
+    (lambda: accounting.delta(events.Pure(1.0), -1.0), 'epsilon must be >= 0'),
   ],
 )
 def test_wrong_events_are_refused(make, words):
@@ -309,11 +308,13 @@ def test_wrong_events_are_refused(make, words):
 @pytest.mark.parametrize(
   ('make', 'low', 'high', 'safer'),
   [
-    (lambda noise: Gaussian(noise, 100), 0.01, 1e5, 1 + 2e-6),
-    (lambda noise: L2Laplace(noise, 10, 20), 0.1, 1e4, 1 + 2e-6),
-    (lambda epsilon: Pure(epsilon, 20), 1e-6, 1e4, 1 - 2e-6),
+    (lambda noise: events.Gaussian(noise, 100), 0.01, 1e5, 1 + 2e-6),
+    (lambda noise: events.L2Laplace(noise, 10, 20), 0.1, 1e4, 1 + 2e-6),
+    (lambda epsilon: events.Pure(epsilon, 20), 1e-6, 1e4, 1 - 2e-6),
     (
-      lambda rate: SubsampledGaussian(2.0, rate, 100, 'without_replacement'),
+      lambda rate: events.SubsampledGaussian(
+        2.0, rate, 100, 'without_replacement'
+      ),
       1e-6,
       1.0,
       1 - 2e-6,
@@ -331,9 +332,9 @@ def test_calibrate_any_parameter(make, low, high, safer, target):
 
 
 def test_calibrate_whole_numbers():
-  at = lambda steps: accounting.epsilon(Laplace(20.0, int(steps)), 1e-6)
+  at = lambda steps: accounting.epsilon(events.Laplace(20.0, int(steps)), 1e-6)
   steps = accounting.calibrate(
-    lambda steps: Laplace(20.0, int(steps)),
+    lambda steps: events.Laplace(20.0, int(steps)),
     epsilon=2.0,
     delta=1e-6,
     low=1,
@@ -357,4 +358,4 @@ def test_calibrate_whole_numbers():
 def test_targets_out_of_reach_are_refused(change, words):
   given_ = {'epsilon': 1.0, 'delta': 1e-6, 'low': 0.1, 'high': 100.0}
   with pytest.raises(ValueError, match=words):
-    accounting.calibrate(Gaussian, **(given_ | change))
+    accounting.calibrate(events.Gaussian, **(given_ | change))

@@ -287,19 +287,6 @@ def test_curves_rise_with_the_order():
     assert values[-1] > values[0]
 
 
-@pytest.mark.parametrize('epsilon', [1e-3, 1.0, 20.0])
-def test_zcdp_of_pure_dp(epsilon):
-  rho = rdp.pure_rho(epsilon)
-  assert rho <= epsilon**2 / 2 * (1 + 1e-14)
-  curve = curve_of(Pure(epsilon))
-  for order in (1 + 1e-6, 1.5, 4.0, 1e3):
-    assert curve(order) <= rho * order
-  # It is reached at order 1.
-  assert curve(1 + 1e-6) == pytest.approx(rho, rel=1e-4)
-  optimal, simple = rdp.zcdp_epsilon(rho, 1e-6), rdp.gaussian_epsilon_mironov
-  assert optimal < simple(rho, 1e-6)
-
-
 @pytest.mark.parametrize('epsilon', [0.1, 1.0, 30.0])
 def test_renyi_delta_is_the_inverse_of_epsilon(epsilon):
   curve = rdp.gaussian(2.0, 10)

@@ -8,13 +8,7 @@ from scipy import ndimage, special
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import (
-  Composed,
-  Gaussian,
-  L2Laplace,
-  Laplace,
-  Pure,
-  RandomizedResponse,
-  SubsampledGaussian,
+  events,
   filters,
   gaussian,
   rdp,
@@ -46,7 +40,10 @@ def best_adversary(fits, first, unit, epsilon):
     padded = np.pad(value, shift, mode='edge')
     return kept * padded[2 * shift :] + (1 - kept) * padded[: value.size]
 
-  made = {'gaussian': Gaussian(unit**-0.5), 'response': Pure(epsilon)}
+  made = {
+    'gaussian': events.Gaussian(unit**-0.5),
+    'response': events.Pure(epsilon),
+  }
   values = {}
 
   def best(counts):
@@ -68,7 +65,7 @@ def best_adversary(fits, first, unit, epsilon):
 
 
 def by_total(runs):
-  return accounting.epsilon(Composed(tuple(runs)), DELTA) <= BUDGET
+  return accounting.epsilon(events.Composed(tuple(runs)), DELTA) <= BUDGET
 
 
 def by_filters(runs):
@@ -95,7 +92,7 @@ def test_a_total_of_a_mixture_is_no_filter_even_with_a_budget():
 def test_the_parts_of_delta_are_no_more_than_delta():
   shares = filters.MAIN_SHARE, filters.MIXED_SHARE, filters.PURE_SHARE
   assert sum(shares) < 1
-  noise, pure = Gaussian(9.0), Pure(0.2)
+  noise, pure = events.Gaussian(9.0), events.Pure(0.2)
   for runs, share, names in (
     ([noise, noise], filters.MIXED_SHARE, {'gaussian', 'renyi'}),
     ([noise, pure], filters.MIXED_SHARE, {'gaussian', 'renyi'}),
@@ -104,17 +101,19 @@ def test_the_parts_of_delta_are_no_more_than_delta():
   ):
     found = filters.bounds(runs, budget=BUDGET, delta=DELTA)
     assert found.keys() == names
-    curve = accounting.curve_of(Composed(tuple(runs)))
+    curve = accounting.curve_of(events.Composed(tuple(runs)))
     order = filters.fixed_order(BUDGET, share * DELTA)
     assert found['renyi'] == rdp.epsilon_at(curve, share * DELTA, order)
     if runs == [noise, noise]:
-      exact = accounting.epsilon(Gaussian(9.0, 2), filters.MAIN_SHARE * DELTA)
+      exact = accounting.epsilon(
+        events.Gaussian(9.0, 2), filters.MAIN_SHARE * DELTA
+      )
       assert found['gaussian'] == pytest.approx(exact, rel=1e-12)
 
 
 @pytest.mark.parametrize('epsilon', [1e-9, 1e-3, 0.1, 1.0, 3.0, 10.0, 100.0])
 def test_what_is_pure_is_gaussian_too(epsilon):
-  mu = filters._mu(Pure(epsilon))
+  mu = filters._mu(events.Pure(epsilon))
   assert special.log_ndtr(-mu / 2) <= -special.log1p(math.exp(epsilon)) + 1e-15
   for total in np.linspace(0, epsilon, 20):
     exact = response.kov_delta(epsilon, 1, total)
@@ -123,13 +122,13 @@ def test_what_is_pure_is_gaussian_too(epsilon):
 
 def some_runs(rng):
   kinds = [
-    lambda: Gaussian(rng.uniform(5, 50), int(rng.integers(1, 5))),
-    lambda: Pure(rng.uniform(0, 0.5)),
-    lambda: Laplace(rng.uniform(5, 50), 2),
-    lambda: L2Laplace(rng.uniform(5, 50), 1, dimension=3),
-    lambda: RandomizedResponse(rng.uniform(0, 0.5), 2, categories=4),
-    lambda: SubsampledGaussian(rng.uniform(2, 9), 0.1, 3),
-    lambda: Composed((Gaussian(20.0), Pure(0.1))),
+    lambda: events.Gaussian(rng.uniform(5, 50), int(rng.integers(1, 5))),
+    lambda: events.Pure(rng.uniform(0, 0.5)),
+    lambda: events.Laplace(rng.uniform(5, 50), 2),
+    lambda: events.L2Laplace(rng.uniform(5, 50), 1, dimension=3),
+    lambda: events.RandomizedResponse(rng.uniform(0, 0.5), 2, categories=4),
+    lambda: events.SubsampledGaussian(rng.uniform(2, 9), 0.1, 3),
+    lambda: events.Composed((events.Gaussian(20.0), events.Pure(0.1))),
   ]
   return [kinds[rng.integers(len(kinds))]() for _ in range(rng.integers(2, 5))]
 
@@ -142,7 +141,7 @@ def test_filters_are_bounds_that_grow(seed):
     for number in range(1, len(runs) + 1)
   ]
   assert counts == sorted(counts)
-  together = accounting.epsilon(Composed(tuple(runs)), 1e-5)
+  together = accounting.epsilon(events.Composed(tuple(runs)), 1e-5)
   assert counts[-1] >= together - 1e-9
 
 

@@ -1,8 +1,10 @@
+import functools
 import math
 
 import mpmath
 import numpy as np
 import pytest
+import stated
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +13,7 @@ from dpmf_jax.accounting import Gaussian, gaussian, groups, tails
 from dpmf_jax.plans import SPECS
 from dpmf_jax.plans import dpals as dpals_plan
 from dpmf_jax.systems import build
-from dpmf_jax.types import Guarantee, Tails
+from dpmf_jax.types import Tails
 
 DELTA = 1e-6
 
@@ -25,19 +27,7 @@ def sound(name, **settings):
   ).guarantee
 
 
-def plain(event, tails=None, status='proved'):
-  return Guarantee(
-    status=status,
-    unit='rating',
-    relation='add_remove',
-    adversary='anyone',
-    released=('answers',),
-    secret=('ratings',),
-    assumptions=(),
-    mechanism='noise',
-    event=event,
-    tails=tails,
-  )
+plain = functools.partial(stated.guarantee, relation='add_remove')
 
 
 def test_ten_ratings_at_epsilon_2():
@@ -53,7 +43,7 @@ def test_ten_ratings_at_epsilon_2():
 @given(st.floats(0.05, 3), st.floats(1e-9, 1e-3), st.integers(1, 10))
 def test_gaussian_groups_are_on_the_exact_curve(epsilon, delta, size):
   mu = gaussian.mu_of(epsilon, delta)
-  guarantee = plain(Gaussian(20 / mu, 400), Tails(1e9, 1, 1))
+  guarantee = plain(Gaussian(20 / mu, 400), tails=Tails(1e9, 1, 1))
   found, at = groups.group(guarantee, delta, size)
   assert at == delta
   assert gaussian.delta_of(size * mu, found) <= delta
@@ -86,7 +76,7 @@ def test_pure_groups_have_so_many_epsilons(event):
 
 def test_parts_of_a_mixture_are_grouped_each():
   both = accounting.Composed((Gaussian(40.0, 9), accounting.Pure(0.5, 2)))
-  guarantee = plain(both, Tails(40.0, 4, 9))
+  guarantee = plain(both, tails=Tails(40.0, 4, 9))
   epsilon, delta = groups.group(guarantee, DELTA, 4)
   larger = accounting.Composed((Gaussian(10.0, 9), accounting.Pure(2.0, 2)))
   assert delta == DELTA
@@ -176,7 +166,7 @@ def test_every_system_with_gaussian_noise_says_what_a_unit_moves(
     accounting.Composed(
       tuple(
         part
-        for part in accounting.leaves(guarantee.event)
+        for part in accounting.events.leaves(guarantee.event)
         if isinstance(part, Gaussian)
       )
     )

@@ -16,21 +16,14 @@ import pytest
 
 from dpmf_jax import accounting, files
 from dpmf_jax.accounting import (
-  ClaimedGaussianMF,
-  ClaimedPure,
-  Composed,
-  Gaussian,
-  L2Laplace,
-  Laplace,
-  Pure,
-  RandomizedResponse,
-  SubsampledGaussian,
   calibrate_noise_multiplier,
+  encoding,
   events,
   filters,
   ledger,
+  ledger_file,
 )
-from dpmf_jax.ratings import formats
+from dpmf_jax.ratings import writing
 from dpmf_jax.ratings.synthetic import synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +41,7 @@ def path(tmp_path):
 
 
 def gaussian_of(epsilon, count=1):
-  return Gaussian(
+  return events.Gaussian(
     calibrate_noise_multiplier(epsilon=epsilon, delta=1e-6, count=count), count
   )
 
@@ -61,7 +54,7 @@ def spend(path, event, **facts):
 
 def test_the_ends_of_noise_of_all_runs_have_their_part(path):
   """Each leaves a thousandth of delta: five fit, whatever the budget is."""
-  run = Gaussian(1e3, 1, FACTS['delta'] / 1000)
+  run = events.Gaussian(1e3, 1, FACTS['delta'] / 1000)
   for _ in range(5):
     spend(path, run)
   with pytest.raises(
@@ -69,7 +62,7 @@ def test_the_ends_of_noise_of_all_runs_have_their_part(path):
   ):
     spend(path, run)
   assert len(ledger.entries(path)) == 5
-  spend(path, Gaussian(1e3))
+  spend(path, events.Gaussian(1e3))
 
 
 def lines(path):
@@ -80,37 +73,41 @@ def lines(path):
 
 
 def test_it_adds_up_by_exact_composition(path):
-  parts = [gaussian_of(0.5, 7), gaussian_of(1.0), Composed((Gaussian(9.0, 3),))]
+  parts = [
+    gaussian_of(0.5, 7),
+    gaussian_of(1.0),
+    events.Composed((events.Gaussian(9.0, 3),)),
+  ]
   for part in parts:
     spend(path, part)
-  together = accounting.epsilon(Composed(tuple(parts)), 1e-6)
+  together = accounting.epsilon(events.Composed(tuple(parts)), 1e-6)
   assert ledger.total(path) == together
   assert together < sum(accounting.epsilon(part, 1e-6) for part in parts)
   assert ledger.total(path, 1e-3) == accounting.epsilon(
-    Composed(tuple(parts)), 1e-3
+    events.Composed(tuple(parts)), 1e-3
   )
   assert [entry.event for entry in ledger.entries(path)] == parts
 
 
 def test_other_mechanisms_add_up_by_the_accountants_best_rule(path):
   parts = (
-    Laplace(5.0, 3),
-    RandomizedResponse(0.2, 2),
-    Pure(0.1),
-    L2Laplace(8.0, 2, dimension=4),
+    events.Laplace(5.0, 3),
+    events.RandomizedResponse(0.2, 2),
+    events.Pure(0.1),
+    events.L2Laplace(8.0, 2, dimension=4),
     gaussian_of(0.5),
   )
   for part in parts:
     spend(path, part, budget_epsilon=3)
   assert [entry.event for entry in ledger.entries(path)] == list(parts)
-  together = accounting.epsilon(Composed(parts), 1e-6)
+  together = accounting.epsilon(events.Composed(parts), 1e-6)
   assert ledger.total(path) == together < 3
   with pytest.raises(ledger.BudgetExceeded, match='use more noise'):
-    spend(path, Pure(2.9))
+    spend(path, events.Pure(2.9))
 
 
 def test_an_event_must_hold_for_the_relation(path):
-  event = SubsampledGaussian(2.0, 0.1, 10)  # Poisson: add/remove only
+  event = events.SubsampledGaussian(2.0, 0.1, 10)  # Poisson: add/remove only
   with pytest.raises(ValueError, match="relation must be 'add_remove'"):
     spend(path, event)
   assert not path.exists()
@@ -284,7 +281,9 @@ def test_a_total_is_no_bound_for_who_stops_when_the_loss_passes_it(
   # Why there are budgets, and what is printed without one.
   printed = []
   for mu in DOUBLING:
-    spend(path, Gaussian(1 / mu), delta=delta, budget_epsilon='unlimited')
+    spend(
+      path, events.Gaussian(1 / mu), delta=delta, budget_epsilon='unlimited'
+    )
     printed.append(ledger.total(path))
   found = delta_reached(DOUBLING, printed, printed)
   assert found == pytest.approx(reached, rel=0.001)
@@ -307,12 +306,12 @@ def test_with_a_budget_the_same_adversary_stays_within_delta(
     mu = DOUBLING[len(mus)]
     if 3 * mu**2 > left:  # the next one would not fit: all that is left
       mu = left**0.5
-    spend(path, Gaussian(1 / mu), delta=delta, budget_epsilon=budget)
+    spend(path, events.Gaussian(1 / mu), delta=delta, budget_epsilon=budget)
     mus.append(mu)
     printed.append(ledger.statement(path)['counted_epsilon'])
     left = 0 if mu**2 == pytest.approx(left) else left - mu**2
   with pytest.raises(ledger.BudgetExceeded):
-    spend(path, Gaussian(10 / mu), delta=delta)
+    spend(path, events.Gaussian(10 / mu), delta=delta)
   stated = [budget] * len(mus)
   assert ledger.statement(path)['adaptive_epsilon'] == budget
   never = [np.inf] * len(mus)
@@ -322,23 +321,23 @@ def test_with_a_budget_the_same_adversary_stays_within_delta(
 
 
 def test_a_mixture_is_refused_though_its_total_would_fit(path):
-  first, second = gaussian_of(2.0), Pure(1.0)
-  assert accounting.epsilon(Composed((first, second)), 1e-6) < 3
+  first, second = gaussian_of(2.0), events.Pure(1.0)
+  assert accounting.epsilon(events.Composed((first, second)), 1e-6) < 3
   spend(path, first, budget_epsilon=3)
   with pytest.raises(
     ledger.BudgetExceeded, match='may be chosen after seeing others: more'
   ):
     spend(path, second)
-  spend(path, Pure(0.25))
+  spend(path, events.Pure(0.25))
   assert ledger.statement(path)['adaptive_epsilon'] == 3
 
 
 @pytest.mark.parametrize('epsilons', [[1.5, 1.5], [0.1, 0.2], [0.1] * 3])
 def test_pure_epsilons_that_add_up_to_the_budget_fit(path, epsilons):
   for epsilon in epsilons:
-    spend(path, Pure(epsilon), budget_epsilon=round(sum(epsilons), 9))
+    spend(path, events.Pure(epsilon), budget_epsilon=round(sum(epsilons), 9))
   with pytest.raises(ledger.BudgetExceeded):
-    spend(path, Pure(1e-9))
+    spend(path, events.Pure(1e-9))
 
 
 def test_a_dry_run_spends_nothing(path):
@@ -353,14 +352,19 @@ def test_a_dry_run_spends_nothing(path):
 @pytest.mark.parametrize(
   'event',
   [
-    ClaimedGaussianMF(0.3, 0.01, 10),
-    ClaimedPure(0.3),
-    Composed((Gaussian(2.0), ClaimedPure(0.3))),
-    Composed((Gaussian(2.0), Composed((ClaimedGaussianMF(0.3, 0.01, 1),)))),
+    events.ClaimedGaussianMF(0.3, 0.01, 10),
+    events.ClaimedPure(0.3),
+    events.Composed((events.Gaussian(2.0), events.ClaimedPure(0.3))),
+    events.Composed(
+      (
+        events.Gaussian(2.0),
+        events.Composed((events.ClaimedGaussianMF(0.3, 0.01, 1),)),
+      )
+    ),
   ],
 )
 def test_a_claim_is_not_added_to_a_proof(path, event):
-  with pytest.raises(ValueError, match='claim cannot be added to a proof'):
+  with pytest.raises(ValueError, match='claim cannot be part of a proof'):
     spend(path, event)
   assert not path.exists()
 
@@ -368,7 +372,7 @@ def test_a_claim_is_not_added_to_a_proof(path, event):
 def test_infinite_is_not_a_cost(path):
   # mu = 1e160: epsilon is no float any more.
   with pytest.raises(ValueError, match='not private'):
-    spend(path, Composed((Gaussian(1e-100, 10**120),)))
+    spend(path, events.Composed((events.Gaussian(1e-100, 10**120),)))
   assert not path.exists()
 
 
@@ -376,7 +380,7 @@ def test_infinite_is_not_a_cost(path):
 
 
 def test_what_is_in_the_file(path):
-  event = Composed((Gaussian(3.0, 2), Gaussian(0.1)))
+  event = events.Composed((events.Gaussian(3.0, 2), events.Gaussian(0.1)))
   spend(
     path,
     event,
@@ -391,7 +395,7 @@ def test_what_is_in_the_file(path):
   assert stat.S_IMODE(path.stat().st_mode) == 0o600
   assert header.pop('created')[:2] == '20'
   assert header == {
-    'schema': ledger.SCHEMA,
+    'schema': ledger_file.SCHEMA,
     'dataset': 'made-up',
     'digest': 'abc',
     'unit': 'rating',
@@ -434,9 +438,11 @@ def test_it_only_grows(path):
 def test_events_come_back_bit_for_bit():
   rng = np.random.default_rng(0)
   for _ in range(200):
-    event = Gaussian(float(np.exp(rng.normal(0, 30))), int(rng.integers(10**9)))
-    encoded = json.loads(json.dumps(ledger.encode(Composed((event,)))))
-    assert ledger.decode(encoded) == Composed((event,))
+    event = events.Gaussian(
+      float(np.exp(rng.normal(0, 30))), int(rng.integers(10**9))
+    )
+    encoded = json.loads(json.dumps(encoding.encode(events.Composed((event,)))))
+    assert encoding.decode(encoded) == events.Composed((event,))
 
 
 def test_every_event_of_the_accountant_can_be_written(monkeypatch):
@@ -445,19 +451,19 @@ def test_every_event_of_the_accountant_can_be_written(monkeypatch):
 
   @dataclasses.dataclass(frozen=True)
   class Subsampled:
-    inner: Gaussian
+    inner: events.Gaussian
     rates: tuple[float, ...]
     name: str | None = None
 
   monkeypatch.setattr(events, 'Subsampled', Subsampled, raising=False)
-  event: Any = Subsampled(Gaussian(1.5, 4), (0.1, 0.25))
-  encoded = json.loads(json.dumps(ledger.encode(event)))
-  assert ledger.decode(encoded) == event
+  event: Any = Subsampled(events.Gaussian(1.5, 4), (0.1, 0.25))
+  encoded = json.loads(json.dumps(encoding.encode(event)))
+  assert encoding.decode(encoded) == event
   monkeypatch.delattr(events, 'Subsampled')
   with pytest.raises(ValueError, match="'Subsampled' is not known"):
-    ledger.decode(encoded)
+    encoding.decode(encoded)
   with pytest.raises(ValueError, match='cannot be written down'):
-    ledger.encode(event)
+    encoding.encode(event)
 
 
 @pytest.mark.parametrize(
@@ -465,7 +471,7 @@ def test_every_event_of_the_accountant_can_be_written(monkeypatch):
 )
 def test_only_events_are_made_from_a_file(name):
   with pytest.raises(ValueError, match='is not known'):
-    ledger.decode({name: {}})
+    encoding.decode({name: {}})
 
 
 @pytest.mark.parametrize(
@@ -598,7 +604,7 @@ def test_a_full_disk_spends_nothing_and_breaks_nothing(path, monkeypatch):
   before = path.read_bytes()
   write = os.write
   with monkeypatch.context() as patched:
-    patched.setattr(ledger.os, 'write', lambda fd, b: write(fd, b[:50]))
+    patched.setattr(ledger_file.os, 'write', lambda fd, b: write(fd, b[:50]))
     with pytest.raises(OSError, match='no room for another line'):
       spend(path, gaussian_of(0.1))
   assert path.read_bytes() == before
@@ -616,7 +622,7 @@ def test_the_line_is_on_the_disk_before_it_returns(path, monkeypatch):
       synced.append(path.read_bytes())
 
   with monkeypatch.context() as patched:
-    patched.setattr(ledger.os, 'fsync', watched)
+    patched.setattr(ledger_file.os, 'fsync', watched)
     entry = spend(path, gaussian_of(0.1))
   assert entry.id.encode() in synced[-1]
   assert path.read_bytes() == synced[-1]
@@ -625,7 +631,7 @@ def test_the_line_is_on_the_disk_before_it_returns(path, monkeypatch):
     raise OSError(5, 'Input/output error')
 
   with monkeypatch.context() as patched:
-    patched.setattr(ledger.os, 'fsync', failing)
+    patched.setattr(ledger_file.os, 'fsync', failing)
     with pytest.raises(OSError, match='Input/output'):
       spend(path, gaussian_of(0.1))
   assert len(ledger.entries(path)) >= 2  # it may be counted, and is not given
@@ -707,18 +713,23 @@ print(json.dumps(codes))
 """
 
 
-def test_200_at_once_with_room_for_50(path):
-  multiplier = calibrate_noise_multiplier(epsilon=2.999, delta=1e-6, count=50)
-  assert accounting.epsilon(Gaussian(multiplier, 51), 1e-6) > 3
+def printed_by(code, *arguments):
+  """The JSON that a process of its own prints."""
   done = subprocess.run(
-    [sys.executable, '-c', _MANY, json.dumps([str(path), 200, multiplier, 3])],
+    [sys.executable, '-c', code, *arguments],
     cwd=ROOT,
     capture_output=True,
     text=True,
     check=False,
   )
   assert done.returncode == 0, done.stderr
-  codes = json.loads(done.stdout)
+  return json.loads(done.stdout)
+
+
+def test_200_at_once_with_room_for_50(path):
+  multiplier = calibrate_noise_multiplier(epsilon=2.999, delta=1e-6, count=50)
+  assert accounting.epsilon(events.Gaussian(multiplier, 51), 1e-6) > 3
+  codes = printed_by(_MANY, json.dumps([str(path), 200, multiplier, 3]))
   assert (codes.count(0), codes.count(1)) == (50, 150)
   written = ledger.entries(path)
   accepted = {str(number) for number, code in enumerate(codes) if code == 0}
@@ -779,15 +790,7 @@ print(json.dumps(''.join([*heard, told.read()]).split()))
 
 def test_killed_writers_never_under_count(path):
   rounds = 25
-  done = subprocess.run(
-    [sys.executable, '-c', _KILLED, str(path), str(rounds)],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert done.returncode == 0, done.stderr
-  told = json.loads(done.stdout)
+  told = printed_by(_KILLED, str(path), str(rounds))
   written = [entry.id for entry in ledger.entries(path)]
   assert len(told) > rounds
   assert set(told) <= set(written)
@@ -800,7 +803,7 @@ def test_killed_writers_never_under_count(path):
 @pytest.fixture(scope='module')
 def ratings_file(tmp_path_factory):
   path = tmp_path_factory.mktemp('ledger') / 'mine.csv'
-  formats.write(
+  writing.write(
     synthetic(num_users=40, num_items=30, num_ratings=500, seed=3), path
   )
   return path
@@ -825,7 +828,7 @@ def test_training_is_charged_and_refused(launch, ratings_file, path, tmp_path):
   (entry,) = ledger.entries(path)
   document = files.read_json(first / 'certificate.json')
   assert entry.epsilon == document['epsilon']
-  assert repr(entry.event) == document['event']
+  assert entry.event == encoding.decode(document['event'])
   assert (entry.system, entry.variant) == ('gaussian_mf', 'sound')
   assert (entry.unit, entry.relation) == ('rating', 'add_remove')
   assert entry.what == str(first)

@@ -8,13 +8,13 @@ import pytest
 import scipy.stats
 from jax_privacy.auditing import CanaryScoreAuditor
 
+from benchmarks import planted
 from dpmf_jax import accounting, auditing, training
 from dpmf_jax.auditing import (
   bounds,
   canaries,
   found,
   pairs,
-  planted,
   sampling,
   search,
 )
@@ -234,11 +234,16 @@ def test_a_run_of_the_sampler_is_a_run_of_fit():
   np.testing.assert_allclose(got, want, rtol=2e-6)
 
 
-def test_starts_are_what_they_are_called():
+def first_case():
+  """A system, and its data on two neighbours."""
   case = SPECS['gaussian_mf'].cases['sound'][0]
   system = made('gaussian_mf', 'sound', **case.settings)
   pair = pairs.library_pairs('rating', 'replace', (1.0, 5.0))[0]
-  data = sampling.tiny_data(pair.first, pair.second)
+  return system, sampling.tiny_data(pair.first, pair.second)
+
+
+def test_starts_are_what_they_are_called():
+  system, data = first_case()
   keys = jax.random.split(jax.random.key(0), 64)
   spread = {}
   for start in ('random', 'known', 'aligned'):
@@ -255,10 +260,7 @@ def test_starts_are_what_they_are_called():
 def test_every_mesh_gives_the_same_runs():
   from dpmf_jax.rows import device_mesh
 
-  case = SPECS['gaussian_mf'].cases['sound'][0]
-  system = made('gaussian_mf', 'sound', **case.settings)
-  pair = pairs.library_pairs('rating', 'replace', (1.0, 5.0))[0]
-  data = sampling.tiny_data(pair.first, pair.second)
+  system, data = first_case()
   keys = jax.random.split(jax.random.key(0), 16)
   one, two = (
     sampling.sampler(

@@ -1,13 +1,14 @@
 """Attacks on the untrusted recommender: they work on the paper's rounds."""
 
+import attacks
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from untrusted_reports import dealt_pieces, gradient_report
 
 from dpmf_jax import auditing
-from dpmf_jax.auditing import protocol_attacks as attacks
-from dpmf_jax.federated import untrusted_protocol as protocol
+from dpmf_jax.federated import sums_protocol
 from dpmf_jax.mechanisms import secure_sum
 from dpmf_jax.mechanisms.secure_sum import BrokenRoundError, Report
 from dpmf_jax.plans.untrusted_pmf import UntrustedPMFConfig, share_scale
@@ -114,10 +115,10 @@ def test_an_absent_user_is_isolated_with_their_rating_and_vector():
   def served(item, online, number):
     """The sum of a round in which the item is served to those online."""
     there = {u: rated[u] for u in online}
-    pieces = protocol.dealt_pieces(held, there)
+    pieces = dealt_pieces(held, there)
     masks = {u: secure_sum.one_time_mask((1, 3)) for u in online}
     sent = [
-      protocol.gradient_report(
+      gradient_report(
         vectors[u], item[None], ratings[u : u + 1],
         pieces[u].astype(np.int64), masks[u], hyper, round=number, sender=u,
       )
@@ -231,6 +232,6 @@ def test_a_round_without_somebody_is_not_passed_on():
     variant='sound', relation='add_remove', scale=SCALE, epsilon=1.0
   )
   sent = [Report(1, u, secure_sum.one_time_mask((4, 2))) for u in range(8)]
-  assert protocol.aggregate(sent, config, round=1, users=range(8))
+  assert sums_protocol.aggregate(sent, config, round=1, users=range(8))
   with pytest.raises(BrokenRoundError, match='7 of 8'):
-    protocol.aggregate(sent[:7], config, round=1, users=range(8))
+    sums_protocol.aggregate(sent[:7], config, round=1, users=range(8))

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import stated
 from certified import THREEFRY, make
 
 import dpmf_jax
 from dpmf_jax import accounting, certificates
 from dpmf_jax.certificates import wording
 from dpmf_jax.plans import SPECS
-from dpmf_jax.types import Guarantee
 
 FIELDS = {
   'status', 'epsilon', 'delta', 'unit', 'relation', 'adversary', 'released',
@@ -56,10 +56,10 @@ def test_the_noise_that_is_stated_gives_the_epsilon_that_is_stated():
 def test_a_fixed_seed_is_said_to_be_for_experiments():
   _, document = make(seed=3)
   assert document['randomness']['valid_for_release'] is False
-  assert 'EXPERIMENTS' in certificates.text(document)
+  assert 'EXPERIMENTS' in wording.summary(document)
   _, document = make()
   assert document['randomness']['valid_for_release'] is True
-  assert 'EXPERIMENTS' not in certificates.text(document)
+  assert 'EXPERIMENTS' not in wording.summary(document)
 
 
 def test_date_and_run_are_stated():
@@ -87,9 +87,9 @@ def test_a_proof_is_about_one_generator():
 
 
 def test_text_says_what_the_status_is():
-  assert 'NOT A GUARANTEE' in certificates.text(make(variant='paper')[1])
-  assert 'not private' in certificates.text(make('nonprivate', 'none')[1])
-  text = certificates.text(make(relation='replace')[1])
+  assert 'NOT A GUARANTEE' in wording.summary(make(variant='paper')[1])
+  assert 'not private' in wording.summary(make('nonprivate', 'none')[1])
+  text = wording.summary(make(relation='replace')[1])
   assert 'proved' in text
   assert 'who rated what is public' in text
 
@@ -104,21 +104,11 @@ def test_delta_is_needed():
 
 
 def plain(event, delta):
-  guarantee = Guarantee(
-    status='proved',
-    unit='user',
-    relation='replace',
-    adversary='anyone',
-    released=('answers',),
-    secret=('ratings',),
-    assumptions=(),
-    mechanism='noise',
-    event=event,
-  )
-  config = SPECS['nonprivate'].config(scale=(1.0, 5.0), step_size=math.inf)
+  config = SPECS['nonprivate'].config(scale=(1.0, 5.0))
   return certificates.certificate(
-    guarantee, system='plain', config=config, delta=delta, seed=None,
-    generator=THREEFRY,
+    stated.guarantee(event, unit='user'), system='plain', config=config,
+    delta=delta, seed=None,
+    generator=THREEFRY, parameters={'bound': math.inf},
   )  # fmt: skip
 
 
@@ -136,8 +126,8 @@ def test_the_accountant_is_the_rule_that_gave_epsilon(event, delta, words):
   assert words in document['accountant']
   assert document['epsilon'] == accounting.epsilon(event, delta)
   # A setting that JSON cannot hold is written down, not a reason to fail.
-  assert document['parameters']['step_size'] == 'inf'
-  assert certificates.text(document)
+  assert document['parameters']['bound'] == 'inf'
+  assert wording.summary(document)
 
 
 def test_an_infinite_epsilon_is_refused():
@@ -150,7 +140,7 @@ def test_an_infinite_epsilon_is_refused():
 
 def test_the_schema_in_docs_is_the_one_that_is_used():
   root = Path(dpmf_jax.__file__).parents[1]
-  used = (root / 'dpmf_jax' / 'certificate.schema.json').read_bytes()
+  used = (root / 'dpmf_jax/certificates/certificate.schema.json').read_bytes()
   assert (root / 'docs' / 'certificate.schema.json').read_bytes() == used
 
 
@@ -194,7 +184,7 @@ def test_every_field_is_needed(name):
 @pytest.mark.parametrize(
   ('path', 'value'),
   [
-    ('schema', 'dpmf_jax-certificate-2'),
+    ('schema', 'dpmf_jax-certificate-1'),
     ('date', '17 November'),
     ('date', '2025-11-17T02:25:00'),
     ('run', ''),
@@ -247,9 +237,9 @@ def test_a_broken_field_is_named(path, value):
 def test_what_goes_together():
   document = make('nonprivate', 'none')[1]
   certificates.validate(document | {'note': 'fields may be added'})
-  for name in ('epsilon', 'delta'):
+  for name, value in (('epsilon', 0.5), ('delta', 0.5), ('event', {'X': {}})):
     with pytest.raises(ValueError, match=f'field {name}'):
-      certificates.validate(document | {name: 0.5})
+      certificates.validate(document | {name: value})
   certificates.validate(make()[1] | {'delta': 0})
   fixed = make(seed=1)[1]
   fixed['randomness']['valid_for_release'] = True
@@ -285,7 +275,8 @@ def test_read(tmp_path):
 
 def test_no_jax_is_needed():
   code = (
-    'import sys; from dpmf_jax import certificate, rendering, wording; '
-    'certificate.schema(); assert "jax" not in sys.modules'
+    'import sys; from dpmf_jax import certificates; from dpmf_jax.certificates '
+    'import rendering, wording; certificates.schema(); '
+    'assert "jax" not in sys.modules'
   )
   subprocess.run([sys.executable, '-c', code], check=True)

@@ -146,8 +146,8 @@ def test_users_who_might_be_there_are_not_served(table, tmp_path):
 
 @pytest.mark.parametrize('relation', ['replace', 'add_remove'])
 def test_where_who_rated_what_is_public_lists_tell_nothing_new(relation):
-  told = wording._told_by_lists({'relation': relation})
-  assert (told == '') == (relation == 'replace')
+  shown = wording._shown_by_lists({'relation': relation})
+  assert (shown == '') == (relation == 'replace')
 
 
 def test_ids_are_matched_as_text_and_keep_their_ratings(table):

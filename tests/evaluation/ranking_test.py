@@ -5,7 +5,7 @@ import oracles
 import pytest
 
 from dpmf_jax.evaluation import ranking
-from dpmf_jax.ratings import formats
+from dpmf_jax.ratings import formats, writing
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.ratings.table import from_csr
@@ -227,7 +227,7 @@ def test_wrong_input_is_named(case):
 
 def test_train_writes_them_where_asked(launch, tmp_path):
   made = synthetic(num_users=60, num_items=40, num_ratings=900, seed=3)
-  formats.write(made, tmp_path / 'mine.csv')
+  writing.write(made, tmp_path / 'mine.csv')
   flags = [
     f'--ratings={tmp_path / "mine.csv"}',
     '--epsilon=5',

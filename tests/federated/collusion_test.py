@@ -13,12 +13,13 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from untrusted_reports import user_sums
 
 from dpmf_jax import accounting
 from dpmf_jax.auditing import bounds
-from dpmf_jax.federated import untrusted_protocol as protocol
+from dpmf_jax.federated import masks, sums_protocol
 from dpmf_jax.mechanisms import secure_sum, shares
-from dpmf_jax.mechanisms.secure_sum import BrokenRoundError
+from dpmf_jax.mechanisms.secure_sum import BrokenRoundError, Report
 from dpmf_jax.plans.untrusted_pmf import (
   UntrustedPMFConfig,
   guarantee,
@@ -151,7 +152,9 @@ def drawn():
       functools.partial(shares.polya_shares, below=below),
     )
     config = sound(**SMALL)
-    return [protocol.client_share(config, USERS, REPEATS) for _ in range(USERS)]
+    return [
+      sums_protocol.client_share(config, USERS, REPEATS) for _ in range(USERS)
+    ]
 
 
 def seen(config, drawn, gone, known, rated):
@@ -160,7 +163,7 @@ def seen(config, drawn, gone, known, rated):
   User 0 rated all items, or none, and nobody else rated any.
   """
   items = np.arange(REPEATS if rated else 0)
-  own = sums.user_sums(
+  own = user_sums(
     sums.feature_counts(np.ones((1, 1)))[0],
     items,
     np.full(len(items), 5.0, np.float32),
@@ -168,20 +171,20 @@ def seen(config, drawn, gone, known, rated):
     sums.hyper_of(config, USERS),
   )
   counts = {user: own if user == 0 else 0 * own for user in range(USERS)}
-  masks = {user: secure_sum.one_time_mask(own.shape) for user in counts}
+  known_masks = {user: secure_sum.one_time_mask(own.shape) for user in counts}
   reports = [
-    protocol.client_report(
-      counts[user], drawn[user], masks[user], round=0, sender=user
+    Report(
+      0, user, masks.masked_words(counts[user], drawn[user], known_masks[user])
     )
     for user in sorted(set(counts) - set(gone))
   ]
   if len(gone) > config.dropouts:
     with pytest.raises(BrokenRoundError, match='nothing is passed on'):
-      protocol.aggregate(reports, config, round=0, users=counts)
+      sums_protocol.aggregate(reports, config, round=0, users=counts)
     # A third party that passes it on all the same.
     config = dataclasses.replace(config, dropouts=len(gone))
-  total = protocol.aggregate(reports, config, round=0, users=counts)
-  left = secure_sum.unmasked(total, masks, round=0)
+  total = sums_protocol.aggregate(reports, config, round=0, users=counts)
+  left = secure_sum.unmasked(total, known_masks, round=0)
   return left - sum(drawn[user] for user in known)
 
 

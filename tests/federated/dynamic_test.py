@@ -16,18 +16,18 @@ from deployments import (
   windows,
 )
 
+from benchmarks.federated import results
 from dpmf_jax.evaluation import metrics
-from dpmf_jax.federated import boxes, carried, intake, messages
+from dpmf_jax.federated import checks, masks, messages
+from dpmf_jax.federated.asking import TooFewNodesError
 from dpmf_jax.federated.messages import Kind
 from dpmf_jax.federated.plan import AGGREGATOR, RECOMMENDER
-from dpmf_jax.federated.rounds import TooFewNodesError
 from dpmf_jax.mechanisms import secure_sum
 from dpmf_jax.mechanisms.secure_sum import Aggregate
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems.untrusted import rounds as untrusted_rounds
 from dpmf_jax.systems.untrusted_pmf import untrusted_pmf
 from dpmf_jax.types import Release
-from launch.federated import results
 
 pytest.importorskip(
   'cryptography', reason='sealed messages need the package cryptography'
@@ -36,11 +36,7 @@ pytest.importorskip(
 # Few enough that some items have no rater who is online.
 DYNAMIC = {'users': 'dynamic', 'online': 0.15}
 SHARES, FIRST = 2, 3  # turns: of shares, and the first of the rounds
-
-
-def joined(deployed, name):
-  parts = [deployed.saved(f'node-{i}')[name] for i in range(NODES)]
-  return np.concatenate(parts)
+KINDS = ('ratings', 'scales', 'shares', *('online', 'gradients') * ROUNDS)
 
 
 def rows(deployed):
@@ -53,7 +49,7 @@ def noise(deployed):
   """The sum of all users' shares [I, D]."""
   _, item = rows(deployed)
   made = np.zeros((ITEMS, 3), np.int64)
-  np.add.at(made, item, joined(deployed, 'share'))
+  np.add.at(made, item, deployed.all_nodes('share'))
   return made
 
 
@@ -70,14 +66,14 @@ def received_sum(deployed, turn):
   user, item = rows(deployed)
   there = got['online'].astype(bool)
   rated = {u: item[user == u] if there[u] else item[:0] for u in range(USERS)}
-  masks = {
-    u: carried.mask(got['seeds'][u], (len(items), 3), message.round, u)
+  known = {
+    u: masks.mask(got['seeds'][u], (len(items), 3), message.round, u)
     for u, items in rated.items()
   }
   arrived = tuple(int(who) for who in message.arrays[1])
   return secure_sum.unmasked(
     Aggregate(message.round, arrived, message.arrays[2]),
-    masks,
+    known,
     round=message.round,
     rows=rated,
   )
@@ -88,7 +84,7 @@ def last_sum(deployed):
   user, item = rows(deployed)
   there = deployed.saved()['online'].astype(bool)[user]
   made = np.zeros((ITEMS, 3), np.int64)
-  np.add.at(made, item[there], joined(deployed, 'counts')[there])
+  np.add.at(made, item[there], deployed.all_nodes('counts')[there])
   reached = np.isin(np.arange(ITEMS), item[there])
   return made + np.where(reached[:, None], noise(deployed), 0), reached
 
@@ -146,7 +142,7 @@ def test_a_round_is_the_simulators_with_the_same_noise(tmp_path):
   got = received_sum(deployed, FIRST + 1)
   np.testing.assert_allclose(got, want, atol=USERS)
   # Whoever is offline does not move, and the others do.
-  moved = joined(deployed, 'factors') != np.asarray(state.factors.user)
+  moved = deployed.all_nodes('factors') != np.asarray(state.factors.user)
   np.testing.assert_array_equal(moved.any(axis=1), np.asarray(online))
 
 
@@ -163,8 +159,8 @@ def test_all_rounds_are_the_simulators_with_the_same_noise(tmp_path):
   deployed.run()
   data = training_data(RATINGS)
   parts = [deployed.saved(f'node-{i}') for i in range(NODES)]
-  made, _ = results._gradients(
-    deployed.plan, parts, data, deployed.saved(), jax.random.key(SEED)
+  made, _ = results.compared_gradients(
+    deployed.plan, parts, data, deployed.saved(), SEED
   )
   both = zip(made[''].factors, made['simulator_'].factors, strict=True)
   for one, other in both:
@@ -189,7 +185,7 @@ def faulty_exchange(deployed):
     round = messages.from_bytes(next(iter(questions.values()))).round
     turn, attempt = divmod(round, attempts)
     for who, data in deployed.exchange(questions, seconds):
-      first.setdefault((who, deployed.plan.schedule[turn]), data)
+      first.setdefault((who, KINDS[turn]), data)
       if attempt == 0 and (who, turn) in (
         (1, SHARES),  # killed: what it said is lost
         (1, FIRST),
@@ -198,7 +194,7 @@ def faulty_exchange(deployed):
         deployed.start(1)
         continue
       if attempt == 0 and (who, turn) in ((0, FIRST + 2), (0, FIRST + 3)):
-        data = first[who, deployed.plan.schedule[turn]]  # replayed
+        data = first[who, KINDS[turn]]  # replayed
       if (who, attempt) == (AGGREGATOR, 1) and turn == SHARES:
         deployed.start_aggregator()  # killed: its sum was saved and is lost
         continue
@@ -224,10 +220,10 @@ def test_faults_are_left_out_and_turns_done_again(tmp_path):
   assert any('late or replayed' in why for why in whys)
   passed = [
     line['round'] // attempts
-    for line in deployed.events('passed on', 'aggregator')
+    for line in deployed.events('answered', 'aggregator')
   ]
   assert passed == [SHARES, *range(FIRST + 1, FIRST + 2 * ROUNDS, 2)]
-  assert deployed.events('passed on again', 'aggregator')
+  assert deployed.events('answered again', 'aggregator')
   # After all of it the restarted aggregator's alpha is that of tau-hat.
   want, _ = last_sum(deployed)
   got = received_sum(deployed, FIRST + 2 * ROUNDS - 1)
@@ -270,7 +266,7 @@ def test_no_turn_without_every_node(tmp_path):
   with pytest.raises(TooFewNodesError):
     deployed.run(exchange)
   assert not deployed.events('round done')
-  passed = deployed.events('passed on', 'aggregator')
+  passed = deployed.events('answered', 'aggregator')
   assert [line['round'] // deployed.plan.attempts for line in passed] == [
     SHARES
   ]
@@ -287,9 +283,9 @@ def test_questions_out_of_turn_are_refused(usual, tmp_path):
 
   def refusal(party, question):
     reply = usual.nodes[party](messages.to_bytes(question))
-    return intake.refusal(messages.from_bytes(reply))
+    return checks.refusal(messages.from_bytes(reply))
 
-  more = message._replace(round=plan.turns * plan.attempts)
+  more = message._replace(round=len(KINDS) * plan.attempts)
   assert 'past the' in refusal(0, more)
   early = message._replace(round=message.round - 2 * plan.attempts)
   assert 'is over' in refusal(0, early)
@@ -316,30 +312,23 @@ def test_questions_out_of_turn_are_refused(usual, tmp_path):
   broken = (0 * one, one, np.zeros(1, np.uint8))
   third = Gradients(tmp_path / 'third', **DYNAMIC)
   for turn, why in ((FIRST, 'nothing is added'), (FIRST + 1, 'before all')):
-    asked = intake.run_message(
+    asked = checks.run_message(
       third.plan, Kind.SEALED, turn * plan.attempts, RECOMMENDER, *broken
     )
     reply = messages.from_bytes(third.nodes[AGGREGATOR](asked))
-    assert why in intake.refusal(reply)
+    assert why in checks.refusal(reply)
   none = tuple(array[:0] for array in broken)
-  asked = intake.run_message(third.plan, Kind.SEALED, 0, RECOMMENDER, *none)
+  asked = checks.run_message(third.plan, Kind.SEALED, 0, RECOMMENDER, *none)
   reply = messages.from_bytes(third.nodes[AGGREGATOR](asked))
-  assert 'no boxes' in intake.refusal(reply)
+  assert 'no envelopes' in checks.refusal(reply)
 
 
 def test_nothing_that_is_sent_shows_ratings_shares_or_gradients(usual):
-  everything = b''
-  third = boxes.own_key(usual.folder / 'aggregator' / 'box.key')
-  for way, who, data in usual.transcript():
-    everything += data + b'\n'
-    message = messages.from_bytes(data)
-    if way == 'received' and who < NODES and message.kind == Kind.SEALED:
-      box = message.arrays[1].tobytes()
-      inside = carried.opened_report(usual.plan, message.round, who, box, third)
-      everything += messages.to_bytes(inside)
+  sent = [data for _, _, data in usual.transcript()]
+  everything = b'\n'.join([*sent, *usual.unsealed().values()])
   assert not any(word in everything for word in rating_bytes())
-  counts, share = joined(usual, 'counts'), joined(usual, 'share')
-  for part in (counts, share, counts + share, joined(usual, 'factors')):
+  counts, share = usual.all_nodes('counts'), usual.all_nodes('share')
+  for part in (counts, share, counts + share, usual.all_nodes('factors')):
     assert not any(word in everything for word in windows(part, 3))
   alpha = usual.saved('aggregator')['alpha']
   assert not any(word in everything for word in windows(alpha, 3))

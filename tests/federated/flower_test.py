@@ -13,31 +13,30 @@ import jax
 import numpy as np
 import pytest
 from deployments import (
+  FAULTY,
+  KILLED,
   RATINGS,
   SEED,
-  SUMS,
-  exact_sums,
+  SUMS_TRIAL,
+  check_killed_sums,
   left_behind,
+  prepared_trial,
   rating_bytes,
 )
 
+from benchmarks.federated import parties
+from benchmarks.federated.processes import processes
 from dpmf_jax import files
-from dpmf_jax.federated import folders
 from dpmf_jax.federated.journal import read_log, read_transcript
 from dpmf_jax.federated.plan import AGGREGATOR
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems.sdmf import sdmf_by_messages
 from dpmf_jax.training import fit
-from launch.federated import parties
-from launch.federated.preparation import planned, prepared
-from launch.federated.processes import processes
 
 pytest.importorskip(
   'flwr', reason='Flower is not installed: requirements-federated.txt'
 )
 pytestmark = pytest.mark.slow
-
-FAULTY = str(Path(__file__).parents[1] / 'faulty_worker.py')
 
 
 def run_with_faults(folder, plan, settings, workers):
@@ -63,18 +62,11 @@ def run_with_faults(folder, plan, settings, workers):
 
 
 def test_faulty_late_and_killed_nodes_come_to_the_same_bits(tmp_path):
-  folder = tmp_path / 'run'
-  folder.mkdir()
   rounds = 7
-  plan = planned(
-    RATINGS,
-    system='sdmf',
-    nodes=2,
-    settings={'epsilon': 2.0, 'rank': 3, 'steps': rounds},
-    attempts=30,
-    seconds=20.0,
+  settings = {'epsilon': 2.0, 'rank': 3, 'steps': rounds}
+  folder, plan = prepared_trial(
+    tmp_path, system='sdmf', settings=settings, attempts=30
   )
-  plan = prepared(folder, RATINGS, plan)
   faults = '--faults=shape,nan,item,replayed,late,killed'
   with tempfile.TemporaryDirectory(prefix='dpmf') as sockets:
     settings = parties.Settings(folder, Path(sockets), True, SEED, True)
@@ -109,33 +101,12 @@ def test_faulty_late_and_killed_nodes_come_to_the_same_bits(tmp_path):
 
 
 def test_sums_with_a_node_and_an_aggregator_that_are_killed(tmp_path):
-  folder = tmp_path / 'run'
-  folder.mkdir()
-  plan = planned(
-    RATINGS,
-    system='untrusted_pmf',
-    nodes=2,
-    settings={k: v for k, v in SUMS.items() if k != 'scale'},
-    attempts=30,
-    seconds=20.0,
-  )
-  plan = prepared(folder, RATINGS, plan)
-  killed = (FAULTY, '--faults=killed')
+  folder, plan = prepared_trial(tmp_path, attempts=30, **SUMS_TRIAL)
   with tempfile.TemporaryDirectory(prefix='dpmf') as sockets:
     settings = parties.Settings(folder, Path(sockets), True, None, True)
     log = run_with_faults(
-      folder, plan, settings, {1: killed, AGGREGATOR: killed}
+      folder, plan, settings, {1: KILLED, AGGREGATOR: KILLED}
     )
   assert sum(line['event'] == 'round done' for line in log) == 1
-  for party, once in (('node-1', 'answered'), ('aggregator', 'passed on')):
-    events = [line['event'] for line in read_log(folder / party / 'state')]
-    assert events.count('started') == 2
-    assert events.count(once) == 1
-    assert events.count(f'{once} again') >= 1
-  got, *nodes = (
-    folders.saved(folder / party / 'state', plan)
-    for party in ('recommender', 'node-0', 'node-1')
-  )
-  share = sum(node['share'].sum(axis=0) for node in nodes)
-  np.testing.assert_array_equal(got['sums'] - share, exact_sums(plan))
+  check_killed_sums(folder, plan, 'node-1')
   assert left_behind(folder) == []

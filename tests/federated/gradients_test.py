@@ -1,6 +1,5 @@
 """Rounds of gradients as published, between parties without a network."""
 
-import jax
 import numpy as np
 import pytest
 from deployments import (
@@ -13,12 +12,12 @@ from deployments import (
   windows,
 )
 
-from dpmf_jax.federated import boxes, intake, messages
+from benchmarks.federated import results, transcripts
+from dpmf_jax.federated import checks, envelopes, messages
+from dpmf_jax.federated.asking import TooFewNodesError
 from dpmf_jax.federated.messages import Kind
 from dpmf_jax.federated.plan import AGGREGATOR
-from dpmf_jax.federated.rounds import TooFewNodesError
 from dpmf_jax.rows import training_data
-from launch.federated import results, transcripts
 
 pytest.importorskip(
   'cryptography', reason='sealed messages need the package cryptography'
@@ -36,12 +35,12 @@ def deployed(tmp_path):
 def difference(deployed):
   """How far factors are from the simulator's with the same noise."""
   parts = [deployed.saved(f'node-{i}') for i in range(NODES)]
-  _, far = results._gradients(
+  _, far = results.compared_gradients(
     deployed.plan,
     parts,
     training_data(RATINGS),
     deployed.saved(),
-    jax.random.key(SEED),
+    SEED,
   )
   return far['largest_difference']
 
@@ -56,8 +55,7 @@ def test_rounds_are_the_simulators_with_the_same_noise(faults, deployed):
   exchange = faulty_exchange(deployed, {}) if faults else deployed.exchange
   item = deployed.run(exchange)
   assert difference(deployed) < NEAR
-  shares = [deployed.saved(f'node-{i}')['share'] for i in range(NODES)]
-  assert (np.concatenate(shares) != 0).mean() > 0.9
+  assert (deployed.shares() != 0).mean() > 0.9
   np.testing.assert_array_equal(deployed.run(), item)  # all rounds are done
   done = [line['round'] for line in deployed.events('round done')]
   assert done == [*range(ROUNDS)]
@@ -71,7 +69,7 @@ def usual(tmp_path_factory):
   return made
 
 
-def faulty_exchange(deployed, boxes_of):
+def faulty_exchange(deployed, envelopes_of):
   """A node is missing, an answer is replayed, the aggregator restarted."""
   first, attempts = [], deployed.plan.attempts
 
@@ -83,7 +81,7 @@ def faulty_exchange(deployed, boxes_of):
         deployed.start(1)  # killed: what it said is lost, in all attempts
         continue
       if who == 0 and turn >= SETUP_TURNS:
-        boxes_of[round] = data
+        envelopes_of[round] = data
         first.append(data)
         if turn == 3 and attempt == 0:
           data = first[0]  # replayed
@@ -96,50 +94,36 @@ def faulty_exchange(deployed, boxes_of):
 
 
 def test_faults_are_left_out_and_turns_done_again(deployed):
-  boxes_of, attempts = {}, deployed.plan.attempts
-  deployed.run(faulty_exchange(deployed, boxes_of))
+  envelopes_of, attempts = {}, deployed.plan.attempts
+  deployed.run(faulty_exchange(deployed, envelopes_of))
   done = [line['round'] for line in deployed.events('round done')]
   assert done == [*range(ROUNDS)]
   broken = [line['round'] for line in deployed.events('round broken')]
   assert broken == [turn * attempts for turn in (2, 3, 4)]
   whys = [line['why'] for line in deployed.events('rejected')]
   assert any('late or replayed' in why for why in whys)
-  passed = [
-    line['round'] for line in deployed.events('passed on', 'aggregator')
-  ]
+  passed = [line['round'] for line in deployed.events('answered', 'aggregator')]
   assert [round // attempts for round in passed] == [2, 3, 4]
-  assert deployed.events('passed on again', 'aggregator')
+  assert deployed.events('answered again', 'aggregator')
   # Masks are new in each attempt, and what is under them is not.
-  third = boxes.own_key(deployed.folder / 'aggregator' / 'box.key')
+  third = envelopes.own_key(deployed.third)
   words = [
-    opened(deployed, third, boxes_of[round], round, 0).arrays[2]
+    envelopes.opened_report(
+      deployed.plan,
+      round,
+      0,
+      messages.from_bytes(envelopes_of[round]).arrays[1].tobytes(),
+      third,
+    )[2]
     for round in (2 * attempts, 2 * attempts + 1)
   ]
   assert (words[0] != words[1]).mean() > 0.99
 
 
-def opened(deployed, third, data, round, sender):
-  """What the third party finds in a node's box."""
-  return messages.from_bytes(
-    boxes.unsealed(
-      messages.from_bytes(data).arrays[1].tobytes(),
-      third,
-      deployed.plan.nodes[sender].key,
-      run=deployed.plan.run,
-      round=round,
-      sender=sender,
-    )
-  )
-
-
 def test_no_turn_without_everybody(deployed):
-  def exchange(questions, seconds):
-    found = deployed.exchange(questions, seconds)
-    return [(who, data) for who, data in found if who != 1]
-
   for _ in range(2):  # also when it is started again
     with pytest.raises(TooFewNodesError):
-      deployed.run(exchange)
+      deployed.run(deployed.without_node(1))
   assert len(deployed.events('round broken')) == deployed.plan.attempts
 
 
@@ -156,23 +140,18 @@ def test_turns_past_the_plan_are_refused(usual):
       usual.start(0)
     more = message._replace(round=(SETUP_TURNS + ROUNDS) * attempts)
     refusal = messages.from_bytes(usual.nodes[0](messages.to_bytes(more)))
-    assert 'past the' in intake.refusal(refusal)
+    assert 'past the' in checks.refusal(refusal)
     early = message._replace(round=message.round - attempts)
     refusal = messages.from_bytes(usual.nodes[0](messages.to_bytes(early)))
-    assert 'is over' in intake.refusal(refusal)
+    assert 'is over' in checks.refusal(refusal)
 
 
 def test_nothing_that_is_sent_shows_ratings_or_gradients_without_masks(usual):
   kept, attempts = usual.transcript(), usual.plan.attempts
   # Nodes: two turns of setup and the rounds; the aggregator: the rounds.
   assert len(kept) == 2 * (NODES * (SETUP_TURNS + ROUNDS) + ROUNDS)
-  everything = b'\n'.join(data for _, _, data in kept)
-  third = boxes.own_key(usual.folder / 'aggregator' / 'box.key')
-  for way, who, data in kept:
-    message = messages.from_bytes(data)
-    if way == 'received' and who < NODES and message.kind == Kind.SEALED:
-      inside = opened(usual, third, data, message.round, who)
-      everything += messages.to_bytes(inside)
+  unsealed = usual.unsealed()
+  everything = b'\n'.join([*(data for *_, data in kept), *unsealed.values()])
   assert not any(word in everything for word in rating_bytes())
   for number in range(NODES):
     state = usual.saved(f'node-{number}')  # of the last round
@@ -189,10 +168,6 @@ def test_nothing_that_is_sent_shows_ratings_or_gradients_without_masks(usual):
     everything, transcripts.pairs(state['factors'])
   )
   # What such a search would find: masked words of the last round.
-  (sent,) = [
-    opened(usual, third, data, messages.from_bytes(data).round, 0)
-    for way, who, data in kept
-    if (way, who) == ('received', 0)
-    and messages.from_bytes(data).round == (SETUP_TURNS + ROUNDS - 1) * attempts
-  ]
+  last = (SETUP_TURNS + ROUNDS - 1) * attempts
+  sent = messages.from_bytes(unsealed[last, 0])
   assert all(word in everything for word in windows(sent.arrays[2], 3))

@@ -22,11 +22,11 @@ from deployments import (
   windows,
 )
 
-from dpmf_jax.federated import intake, messages, sdmf_node, sdmf_server
-from dpmf_jax.federated.journal import bytes_table
+from benchmarks.federated.results import bytes_table
+from dpmf_jax.federated import checks, messages, sdmf_protocol
+from dpmf_jax.federated.asking import TooFewNodesError
 from dpmf_jax.federated.messages import Kind
 from dpmf_jax.federated.plan import Node, read_plan, write_plan
-from dpmf_jax.federated.rounds import TooFewNodesError
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems import sdmf
 from dpmf_jax.training import fit
@@ -70,8 +70,7 @@ def test_plan_must_fit():
 
 def test_same_bits_as_the_simulator(deployed, simulated):
   np.testing.assert_array_equal(deployed.run(), simulated.item)
-  parts = [deployed.saved(f'node-{i}')['factors'] for i in range(NODES)]
-  np.testing.assert_array_equal(np.concatenate(parts), simulated.user)
+  np.testing.assert_array_equal(deployed.all_nodes('factors'), simulated.user)
 
 
 def changed(data, **changes):
@@ -240,9 +239,9 @@ def test_nodes_keep_to_their_budget(restarted, deployed):
     assert len(asked) == ROUNDS
 
   def refusal(data):
-    with pytest.raises(intake.RefusedError) as error:
-      sdmf_server.checked_report(deployed.plan, 0, deployed.nodes[0](data))
-    return str(error.value)
+    answer = messages.from_bytes(deployed.nodes[0](data))
+    assert answer.kind == Kind.REFUSED
+    return checks.refusal(answer)
 
   assert 'is over' in refusal(asked[0])
   more = messages.from_bytes(asked[-1])._replace(round=ROUNDS)
@@ -276,7 +275,7 @@ def test_transcript_holds_no_rating_and_no_gradient_without_noise(
     party = f'node-{number}'
     for state in (begun.saved(party), deployed.saved(party)):
       assert not any(w in everything for w in windows(state['factors'], 2))
-      assert not any(w in everything for w in windows(state['kept/bits'], 6))
+      assert not any(w in everything for w in windows(state['memory/0'], 6))
   # Gradients of true ratings: what was sent is the clean one and noise.
   noise = []
   for number in range(NODES):
@@ -299,8 +298,7 @@ def test_transcript_holds_no_rating_and_no_gradient_without_noise(
 
 def rated_gradients(number, state, question, answer):
   """Gradients of ratings in the first round without noise, and as sent."""
-  items, scalars, ridges = messages.from_bytes(question).arrays[1:]
-  values = dict(zip(sdmf_node.SCALARS, scalars, strict=True))
+  public = sdmf_protocol.public_of(messages.from_bytes(question).arrays[1:])
   users, counts, sent, gradients, _ = messages.from_bytes(answer).arrays[1:]
   ratings = np.full((SIZES[number], ITEMS), np.nan, np.float32)
   user, item, value = of_node(number)
@@ -308,10 +306,12 @@ def rated_gradients(number, state, question, answer):
   user = np.repeat(users.astype(int) - FIRSTS[number], counts)
   there = ~np.isnan(ratings[user, sent])
   user, sent, gradients = user[there], sent[there], gradients[there]
-  p, q = state['factors'][user], items[sent]
+  p, q = state['factors'][user], np.asarray(public.item)[sent]
   error = (p * q).sum(axis=1) - ratings[user, sent]
-  drift = values['likelihood'] * error[:, None] * p + q * ridges[1]
-  return values['step_size'] * drift, gradients, values['step_size']
+  langevin = jax.tree.map(np.asarray, public.langevin)
+  drift = langevin.likelihood * error[:, None] * p + q * langevin.item_ridge
+  eta = np.asarray(public.step_size)
+  return eta * drift, gradients, eta
 
 
 def test_bytes_are_those_of_the_messages(deployed):

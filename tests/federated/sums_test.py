@@ -11,35 +11,33 @@ import numpy as np
 import pytest
 from deployments import (
   FIRSTS,
+  KILLED,
   NODES,
-  RATINGS,
   SIZES,
   SUMS,
+  SUMS_TRIAL,
   USERS,
   Sums,
+  check_killed_sums,
   exact_sums,
   of_node,
   plan_of,
+  prepared_trial,
   rating_bytes,
 )
 
-from dpmf_jax.federated import (
-  boxes,
-  folders,
-  intake,
-  messages,
-  sums_node,
-  sums_server,
-)
-from dpmf_jax.federated.journal import bytes_table, journal, read_log
+from benchmarks.federated import parties
+from benchmarks.federated.processes import processes
+from benchmarks.federated.results import bytes_table
+from dpmf_jax.federated import checks, envelopes, masks, messages
+from dpmf_jax.federated.asking import TooFewNodesError
+from dpmf_jax.federated.journal import journal
+from dpmf_jax.federated.parties import recommender
 from dpmf_jax.federated.plan import AGGREGATOR, Node, read_plan, write_plan
-from dpmf_jax.federated.rounds import TooFewNodesError
 from dpmf_jax.federated.sockets import local_exchange
 from dpmf_jax.federated.statement import certificate_of
+from dpmf_jax.federated.sums_protocol import own_sums
 from dpmf_jax.plans.untrusted_pmf import rating_loss
-from launch.federated import parties
-from launch.federated.preparation import planned, prepared
-from launch.federated.processes import processes
 
 pytest.importorskip(
   'cryptography', reason='sealed messages need the package cryptography'
@@ -72,7 +70,8 @@ def test_restarted_aggregator_passes_on_one_sum(sums):
   sums.run(exchange)
   assert lost[0] == lost[1]
   events = [line['event'] for line in sums.log('aggregator')]
-  assert events == ['passed on', 'passed on again', 'passed on again']
+  again = ['went on', 'answered again']
+  assert events == ['began', 'answered', *again, *again]
   np.testing.assert_array_equal(sums.without_noise(), exact_sums(sums.plan))
 
 
@@ -118,7 +117,7 @@ def test_one_sum_for_a_run_whoever_asks_and_when(sums):
       sums.start(0)
     more = messages.to_bytes(seeded._replace(round=sums.plan.attempts))
     refusal = messages.from_bytes(sums.nodes[0](more))
-    assert 'past the 3' in intake.refusal(refusal)
+    assert 'past the 3' in checks.refusal(refusal)
 
 
 def test_killed_node_gives_the_same_answer_again(sums):
@@ -151,39 +150,31 @@ def test_round_without_a_node_is_done_again_under_another_number(sums):
   (done,) = sums.events('round done')
   assert (broken['round'], done['round']) == (0, 1)
   events = [line['event'] for line in sums.log('aggregator')]
-  assert events == ['refused', 'passed on']
+  assert events == ['began', 'refused', 'answered']
   np.testing.assert_array_equal(sums.without_noise(), exact_sums(sums.plan))
 
 
 def test_rounds_end_where_a_node_is_gone(sums):
-  def exchange(questions, seconds):
-    found = sums.exchange(questions, seconds)
-    return [(who, data) for who, data in found if who != 1]
-
   for _ in range(2):  # also when it is started again
     with pytest.raises(TooFewNodesError):
-      sums.run(exchange)
+      sums.run(sums.without_node(1))
     assert len(sums.events('round broken')) == sums.plan.attempts
-  assert not sums.events('passed on', 'aggregator')
+  assert not sums.events('answered', 'aggregator')
 
 
 THIRDS = (12, 12, 12)
 
 
 def test_dropouts_leave_room_for_a_node(tmp_path):
-  sums = Sums(tmp_path / 'run', THIRDS, dropouts=12)
+  sums = Sums(tmp_path / 'run', sizes=THIRDS, dropouts=12)
 
-  def exchange(questions, seconds):
-    found = sums.exchange(questions, seconds)
-    return [(who, data) for who, data in found if who != 1]
-
-  sums.run(exchange)
+  sums.run(sums.without_node(1))
   (done,) = sums.events('round done')
   assert done['users'] == 24
 
 
 def kept_back(boxed, senders):
-  """What the aggregator is asked without the boxes of some nodes."""
+  """What the aggregator is asked without the envelopes of some nodes."""
   message = messages.from_bytes(boxed)
   run, numbers, sizes, content = message.arrays
   parts = np.split(content, np.cumsum(sizes.astype(int))[:-1])
@@ -194,11 +185,11 @@ def kept_back(boxed, senders):
 
 
 @pytest.mark.parametrize(('dropouts', 'nodes'), [(0, 0), (12, 1), (23, 1)])
-def test_recommender_can_keep_back_the_boxes_of_dropouts(
+def test_recommender_can_keep_back_the_envelopes_of_dropouts(
   dropouts, nodes, tmp_path
 ):
   """With more kept back it gets no sum; one sum is all that it ever gets."""
-  sums = Sums(tmp_path / 'run', THIRDS, dropouts=dropouts)
+  sums = Sums(tmp_path / 'run', sizes=THIRDS, dropouts=dropouts)
   asked = []
 
   def exchange(questions, seconds):
@@ -206,7 +197,7 @@ def test_recommender_can_keep_back_the_boxes_of_dropouts(
       boxed = questions[AGGREGATOR]
       more = kept_back(boxed, range(nodes + 1))
       refusal = messages.from_bytes(sums.nodes[AGGREGATOR](more))
-      assert 'nothing is passed on' in intake.refusal(refusal)
+      assert 'nothing is passed on' in checks.refusal(refusal)
       asked.append(boxed)
       questions = {AGGREGATOR: kept_back(boxed, range(nodes))}
     return sums.exchange(questions, seconds)
@@ -222,7 +213,7 @@ def test_recommender_can_keep_back_the_boxes_of_dropouts(
   config = sums.plan.config
   loss = rating_loss(config, num_users=USERS, known=12 * (nodes + 1))
   assert loss <= config.epsilon
-  # All boxes after the fact bring the same sum, and not the difference.
+  # All envelopes after the fact bring the same sum, and not the difference.
   again = messages.from_bytes(sums.nodes[AGGREGATOR](asked[0]))
   np.testing.assert_array_equal(again.arrays[1], np.array(there))
 
@@ -290,10 +281,10 @@ def test_what_is_stated_of_a_deployment_counts_a_node_as_its_users(sums):
   assert document['parameters']['node_sizes'] == list(SIZES)
 
 
-# Boxes.
+# Envelopes.
 
 
-def test_boxes_of_another_round_or_node_do_not_open(sums):
+def test_envelopes_of_another_round_or_node_do_not_open(sums):
   kept = []
 
   def exchange(questions, seconds):
@@ -302,8 +293,7 @@ def test_boxes_of_another_round_or_node_do_not_open(sums):
       if who == 0 and message.round < 2:
         kept.append(data)
         other = kept[0] if message.round else sums.nodes[1](questions[1])
-        box = messages.from_bytes(other).arrays[1]
-        arrays = (message.arrays[0], box)
+        arrays = (message.arrays[0], messages.from_bytes(other).arrays[1])
         yield who, messages.to_bytes(message._replace(arrays=arrays))
       else:
         yield who, data
@@ -312,54 +302,61 @@ def test_boxes_of_another_round_or_node_do_not_open(sums):
   whys = [line['why'] for line in sums.events('rejected', 'aggregator')]
   assert len(whys) == 2
   assert all('another run, round or sender' in why for why in whys)
-  (done,) = sums.events('passed on', 'aggregator')
+  (done,) = sums.events('answered', 'aggregator')
   assert done['round'] == 2
 
 
 def wrong_report(sums, change):
-  """A node's box with its masked reports changed before it was closed."""
+  """A node's envelope with masked reports changed before it was closed."""
 
-  def changed(box):
-    private = boxes.own_key(sums.places[0] / 'box.key')
-    third = boxes.own_key(sums.folder / 'aggregator' / 'box.key')
-    place = {'run': sums.plan.run, 'round': 0, 'sender': 0}
-    opened = boxes.unsealed(box, third, sums.plan.nodes[0].key, **place)
-    message = messages.from_bytes(opened)
-    users, words = change(*message.arrays)
-    opened = messages.to_bytes(message._replace(arrays=(users, words)))
-    return boxes.sealed(opened, private, sums.plan.aggregator_key, **place)
+  def changed(envelope):
+    third = envelopes.own_key(sums.third)
+    opened = envelopes.opened_report(sums.plan, 0, 0, envelope, third)
+    own = envelopes.own_key(sums.places[0])
+    data = envelopes.sealed_report(sums.plan, 0, own, 0, change(*opened))
+    return messages.from_bytes(data).arrays[1]
 
   return changed
 
 
 WRONG = {
-  'an item less': lambda users, words: (users, words[:, :-1]),
-  'an item more': lambda users, words: (users, words[:, [*range(24), 0]]),
-  'NaN': lambda users, words: (users, np.full(words.shape, np.nan, np.float32)),
-  'another user': lambda users, words: (users + np.uint32(SIZES[0]), words),
-  'a user twice': lambda users, words: (
-    np.r_[users, users[:1]],
-    np.r_[words, words[:1]],
+  'an item less': ('wrong shape', lambda users, words: (users, words[:, :-1])),
+  'an item more': (
+    'wrong shape',
+    lambda users, words: (users, words[:, [*range(24), 0]]),
+  ),
+  'NaN': (
+    'wrong shape',
+    lambda users, words: (users, np.full(words.shape, np.nan, np.float32)),
+  ),
+  'another user': (
+    'other users',
+    lambda users, words: (users + np.uint32(SIZES[0]), words),
+  ),
+  'a user twice': (
+    'wrong shape',
+    lambda users, words: (np.r_[users, users[:1]], np.r_[words, words[:1]]),
   ),
 }
 
 
 @pytest.mark.parametrize('fault', WRONG)
 def test_wrong_reports_are_not_added_and_the_round_is_done_again(fault, sums):
-  change = wrong_report(sums, WRONG[fault])
+  why, change = WRONG[fault]
+  change = wrong_report(sums, change)
 
   def exchange(questions, seconds):
     for who, data in sums.exchange(questions, seconds):
       message = messages.from_bytes(data)
       if who == 0 and message.round == 0:
-        run, box = message.arrays
-        box = np.frombuffer(change(box.tobytes()), np.uint8)
-        data = messages.to_bytes(message._replace(arrays=(run, box)))
+        run, envelope = message.arrays
+        arrays = run, change(envelope.tobytes())
+        data = messages.to_bytes(message._replace(arrays=arrays))
       yield who, data
 
   sums.run(exchange)
   (wrong,) = sums.events('rejected', 'aggregator')
-  assert 'wrong shape, or other users' in wrong['why']
+  assert why in wrong['why']
   (done,) = sums.events('round done')
   assert done['round'] == 1
   np.testing.assert_array_equal(sums.without_noise(), exact_sums(sums.plan))
@@ -370,25 +367,13 @@ def test_nothing_that_is_sent_shows_ratings_or_words_without_masks(sums):
   kept = sums.transcript()
   assert len(kept) == 2 * (NODES + 1)
   carried = b'\n'.join(data for _, _, data in kept)
-  # What the third party finds in the boxes.
-  third = boxes.own_key(sums.folder / 'aggregator' / 'box.key')
-  opened = {}
-  for way, who, data in kept:
-    if way == 'received' and who < NODES:
-      box = messages.from_bytes(data).arrays[1].tobytes()
-      opened[who] = boxes.unsealed(
-        box,
-        third,
-        sums.plan.nodes[who].key,
-        run=sums.plan.run,
-        round=0,
-        sender=who,
-      )
+  # What the third party finds in the envelopes.
+  opened = sums.unsealed()
   everything = carried + b''.join(opened.values())
   assert not any(word in everything for word in rating_bytes())
   hidden = set()
   for number, (first, size) in enumerate(zip(FIRSTS, SIZES, strict=True)):
-    counts = sums_node.own_sums(sums.plan, size, of_node(number))
+    counts = own_sums(sums.plan, sums.plan.nodes[number], of_node(number))
     words = counts + sums.shares()[first : first + size]
     for part in (counts, words):
       for row in part.astype(np.int32).reshape(-1, 2):
@@ -397,19 +382,19 @@ def test_nothing_that_is_sent_shows_ratings_or_words_without_masks(sums):
   assert len(hidden) > 100
   assert not any(word in everything for word in hidden)
   # Masked reports are the third party's alone: it has them, and whoever
-  # carries the boxes, and knows the masks, does not.
+  # carries the envelopes, and knows the masks, does not.
   for number in range(NODES):
     question = next(
       data for way, who, data in kept if way == 'sent' and who == number
     )
     seeds = messages.from_bytes(question).arrays[1]
-    counts = sums_node.own_sums(sums.plan, SIZES[number], of_node(number))
+    counts = own_sums(sums.plan, sums.plan.nodes[number], of_node(number))
     for place in range(SIZES[number]):
       user = FIRSTS[number] + place
-      mask = sums_node.mask(seeds[place], sums.plan, 0, user)
+      mask = masks.mask(seeds[place], counts[place].shape, 0, user)
       word = counts[place] + sums.shares()[user]
       masked = (word.astype(np.uint32) + mask)[:2].tobytes()
-      assert masked in opened[number]
+      assert masked in opened[0, number]
       assert masked not in carried
 
 
@@ -425,22 +410,8 @@ def test_log_is_lines_of_json(tmp_path):
 
 def test_processes_that_are_killed_between_saving_and_sending(tmp_path):
   """A node's worker and the aggregator's, over sockets and without Flower."""
-  folder = tmp_path / 'run'
-  folder.mkdir()
-  plan = planned(
-    RATINGS,
-    system='untrusted_pmf',
-    nodes=2,
-    settings={k: v for k, v in SUMS.items() if k != 'scale'},
-    attempts=20,
-    seconds=20.0,
-  )
-  plan = prepared(folder, RATINGS, plan)
+  folder, plan = prepared_trial(tmp_path, attempts=20, **SUMS_TRIAL)
   state = folder / 'recommender' / 'state'
-  faulty = (
-    str(Path(__file__).parents[1] / 'faulty_worker.py'),
-    '--faults=killed',
-  )
   with (
     tempfile.TemporaryDirectory(prefix='dpmf') as sockets,
     processes(folder) as running,
@@ -448,15 +419,15 @@ def test_processes_that_are_killed_between_saving_and_sending(tmp_path):
   ):
     sockets = Path(sockets)
     settings = parties.Settings(folder, sockets, False, None, True)
-    parties.start_node(running, settings, 0, faulty)
+    parties.start_node(running, settings, 0, KILLED)
     parties.start_node(running, settings, 1)
-    parties.start_aggregator(running, settings, faulty)
+    parties.start_aggregator(running, settings, KILLED)
     exchange = local_exchange(
       {number: sockets / f'{number}.sock' for number in range(2)}
       | {AGGREGATOR: sockets / 'aggregator.sock'}
     )
     found = pool.submit(
-      sums_server.recommender, plan, state, exchange, journal(state)
+      recommender, plan, state, exchange, journal(state), seed=None
     )
     left = {'node-0': '0', 'aggregator': 'aggregator'}
     while not found.done():
@@ -467,14 +438,4 @@ def test_processes_that_are_killed_between_saving_and_sending(tmp_path):
     item = found.result()
   assert not left
   assert np.isfinite(item).all()
-  got, *nodes = (
-    folders.saved(folder / party / 'state', plan)
-    for party in ('recommender', 'node-0', 'node-1')
-  )
-  share = sum(node['share'].sum(axis=0) for node in nodes)
-  np.testing.assert_array_equal(got['sums'] - share, exact_sums(plan))
-  for party, once in (('node-0', 'answered'), ('aggregator', 'passed on')):
-    events = [line['event'] for line in read_log(folder / party / 'state')]
-    assert events.count('started') == 2
-    assert events.count(once) == 1
-    assert events.count(f'{once} again') >= 1
+  check_killed_sums(folder, plan, 'node-0')

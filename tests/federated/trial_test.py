@@ -11,26 +11,39 @@ from dpmf_jax.ratings.writing import write
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture
+def trial(tmp_path, launch):
+  """Runs a trial on RATINGS in a process of its own."""
+
+  def run(*flags):
+    write(RATINGS, tmp_path / 'ratings.csv')
+    return launch(
+      'federated.trial',
+      f'--ratings={tmp_path / "ratings.csv"}',
+      '--transport=local',
+      f'--output={tmp_path / "trial"}',
+      *flags,
+      room='benchmarks',
+    )
+
+  return run
+
+
 @pytest.mark.parametrize('system', ['sdmf', 'untrusted_pmf'])
-def test_trial_without_flower(system, tmp_path, launch):
+def test_trial_without_flower(system, tmp_path, trial):
   if system == 'untrusted_pmf':
     pytest.importorskip(
       'cryptography', reason='sealed messages need the package cryptography'
     )
-  write(RATINGS, tmp_path / 'ratings.csv')
   killed, seed = ('1:1', '3') if system == 'sdmf' else ('aggregator:0', None)
-  done = launch(
-    'federated.trial',
-    f'--ratings={tmp_path / "ratings.csv"}',
+  done = trial(
     f'--system={system}',
     *([] if seed is None else [f'--seed={seed}']),
     '--nodes=2',
     '--rounds=3',
     '--rank=3',
     '--epsilon=4',
-    '--transport=local',
     f'--kill={killed}',
-    f'--output={tmp_path / "trial"}',
   )
   assert done.returncode == 0, done.stderr
   report = json.loads((tmp_path / 'trial' / 'metrics.json').read_text())
@@ -64,17 +77,9 @@ def test_trial_without_flower(system, tmp_path, launch):
   ],
 )
 def test_trial_in_which_a_node_knows_too_much_is_refused(
-  flags, why, tmp_path, launch
+  flags, why, tmp_path, trial
 ):
-  write(RATINGS, tmp_path / 'ratings.csv')
-  done = launch(
-    'federated.trial',
-    f'--ratings={tmp_path / "ratings.csv"}',
-    '--system=untrusted_pmf',
-    '--transport=local',
-    f'--output={tmp_path / "trial"}',
-    *flags,
-  )
+  done = trial('--system=untrusted_pmf', *flags)
   assert done.returncode == 2
   assert why in done.stderr
   assert len(done.stderr.strip().splitlines()) == 1

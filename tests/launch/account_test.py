@@ -95,7 +95,7 @@ def test_paper():
   assert result['relation'] == 'replace'
   assert result['epsilon'] == pytest.approx(22.2, abs=0.1)
   assert result['order'] == pytest.approx(2.4059, abs=1e-4)
-  assert result['sensitivity'] == 4.0
+  assert result['sensitivity']['user gradient'] == 4.0
   assert result['sigma'] == pytest.approx(4 * result['noise_multiplier'])
   same = result['same_noise_if_only_the_noised_gradient_leaked']
   assert same['exact'] < 0.9 * result['epsilon']
@@ -118,15 +118,16 @@ def test_sound_noise_for_epsilon_and_back():
   assert there['variant'] == 'sound'
   assert there['epsilon'] <= 1
   assert there['epsilon'] == pytest.approx(1, rel=1e-9)
-  assert there['sigma'] == pytest.approx(there['sigma_item'])
+  assert there['sigma'] == pytest.approx(there['noise']['item gradient'])
   # Both gradients: sqrt(2) times the noise that one would need.
   alone = accounting.calibrate_noise_multiplier(
     epsilon=1.0, delta=1e-6, count=100
   )
-  assert there['sensitivity'] == pytest.approx(4 + 4 / 256 + 2 * 4 / 1024)
+  moved = there['sensitivity']['user gradient']
+  assert moved == pytest.approx(4 + 4 / 256 + 2 * 4 / 1024)
   # And a millionth more than that, for float32; the ends of its tails, which
   # delta pays for too, ask for less.
-  want = there['sensitivity'] * 2**0.5 * alone
+  want = moved * 2**0.5 * alone
   assert want * (1 + 1e-6) <= there['sigma'] <= want * (1 + 1.001e-6)
   assert 0 < there['uncovered'] < 1e-14
   back = answer(f'{SOUND} --relation=replace --sigma={there["sigma"]!r}')
@@ -140,9 +141,9 @@ def test_sound_add_remove_with_an_uneven_share():
   )
   assert result['relation'] == 'add_remove'
   delta_2 = 1.0 + 2 / 1024  # rank 4: sqrt(4) units of 1/1024
-  assert result['sensitivity'] == pytest.approx(delta_2)
+  assert result['sensitivity']['item gradient'] == pytest.approx(delta_2)
   assert result['sigma'] == pytest.approx(30)
-  assert result['sigma_item'] == pytest.approx(15)
+  assert result['noise']['item gradient'] == pytest.approx(15)
   # A millionth of the noise is for float32.
   mu_squared = 100 * (1.000001 * delta_2) ** 2 * (1 / 900 + 1 / 225)
   assert result['mu'] ** 2 == pytest.approx(mu_squared, rel=1e-9)
@@ -161,8 +162,8 @@ def test_what_is_not_given_is_as_in_training():
 
 
 ERRORS = [
-  ('--steps=9 --epsilon=1 --residual_bound=inf', 'finite residual_bound'),
-  (f'{SOUND} --relation=replace', '--sigma and --noise_multiplier must be'),
+  ('--steps=9 --epsilon=1 --residual_bound=inf', 'residual_bound=inf must'),
+  (f'{SOUND} --relation=replace', '--epsilon is missing'),
   (
     f'{SOUND} --relation=replace --epsilon=1 --sigma=1',
     'got --epsilon and --sigma',
@@ -173,10 +174,10 @@ ERRORS = [
     f'{SOUND} --relation=replace --epsilon=1 --scale=5,1',
     '--scale=5,1 must be the lowest and the highest',
   ),
-  ('--steps=9 --epsilon_per_step=0.1', 'is not for --variant=sound'),
-  (f'{PAPER} --sigma=3', '--sigma is not for --variant=paper'),
+  ('--steps=9 --epsilon_per_step=0.1', 'takes exactly one of epsilon and'),
+  (f'{PAPER} --sigma=3', '--sigma is for --system=gaussian_mf'),
   (f'{PAPER} --epsilon_per_step=1.5', 'epsilon_per_step must be in (0, 1)'),
-  (f'{PAPER} --relation=add_remove', '--relation must be replace'),
+  (f'{PAPER} --relation=add_remove', 'the paper claims nothing for'),
   (f'{PAPER} --steps=0', '--steps must be >= 1, got 0'),
   (f'{PAPER} --bogus=1', 'bogus'),
   (f'{PAPER} --steps=1.5', '--steps=1.5 must be whole numbers'),
@@ -186,7 +187,7 @@ ERRORS = [
   ('--steps=9 --epsilon=1,2', 'needs --table=epsilon'),
   ('--steps=9,10 --epsilon=1,2 --table=steps', 'needs --table=epsilon'),
   ('--steps=9 --sigma=9 --table=epsilon', '--epsilon must be given'),
-  ('--epsilon=1', '--steps must be given'),
+  ('--epsilon=1 --rounds=3', '--rounds is not a setting of'),
   (f'{PAPER} --csv=x.csv', '--csv is not for a single answer'),
   (f'{PAPER} --html=x.html', 'it needs --certificate'),
   ('--steps=9 --epsilon=1 --table=epsilon --plot=x.png', 'it is over steps'),
@@ -235,6 +236,23 @@ ERRORS = [('gaussian_mf', *case) for case in ERRORS] + PLAIN_ERRORS
 @pytest.mark.parametrize(('system', 'arguments', 'words'), ERRORS)
 def test_errors_are_one_line_and_exit_2(system, arguments, words):
   refused(arguments, words, system)
+
+
+@pytest.mark.parametrize(
+  'name',
+  [name for name, spec in SPECS.items() if 'sound' in spec.variants],
+)
+def test_every_proved_system(name):
+  found = answer('--epsilon=1', name)
+  assert found['status'] == 'proved'
+  assert 0.9 < found['epsilon'] <= 1
+  for field in ('delta', 'sigma', 'unit', 'relation', 'steps', 'mechanism'):
+    assert found[field], field
+
+
+def test_sound_sdmf_is_local_mf_and_baselines_are_not_private():
+  assert answer('--epsilon=1', 'sdmf')['system'] == 'local_mf'
+  refused('', 'is not private', 'als')
 
 
 def test_unknown_system():

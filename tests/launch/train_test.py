@@ -15,7 +15,7 @@ import pytest
 from dpmf_jax import files
 from dpmf_jax.accounting import ledger
 from dpmf_jax.certificates import validate
-from dpmf_jax.ratings import formats
+from dpmf_jax.ratings import writing
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.ratings.table import from_arrays
 
@@ -36,7 +36,7 @@ def ratings_file(folder):
     scale=made.scale,
   )
   path = folder / 'mine.csv'
-  formats.write(ratings, path)
+  writing.write(ratings, path)
   return path
 
 

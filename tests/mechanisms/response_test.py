@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+import sdcf_claims
 
 from dpmf_jax import accounting
 from dpmf_jax.mechanisms import response, truncated
@@ -112,8 +113,8 @@ def test_theorems_1_and_2_by_enumeration(items, h):
   assert worst(instant) == pytest.approx(epsilon * share, rel=1e-6)
   # All rounds say more than one, and less than the permanent bits.
   assert worst(instant) < worst(twice) < worst(permanent)
-  proved = accounting.proved_sdcf_bits(flip=2 * flip, num_rated=h)
-  assert worst(permanent) <= proved.epsilon * (1 + 1e-9)
+  proved = sdcf_claims.epsilon_permanent(2 * flip, h)
+  assert worst(permanent) <= proved * (1 + 1e-9)
 
 
 def test_rounding_never_says_more():
@@ -127,7 +128,7 @@ def test_rounding_never_says_more():
     assert p >= answer.unrated
     assert q <= answer.rated
     assert abs(flip - answer.flip / 2) <= 1 / WORDS
-    stated = accounting.claimed_sdcf_epsilon_permanent(2 * flip, h)
+    stated = sdcf_claims.epsilon_permanent(2 * flip, h)
     assert stated <= 2 * epsilon * (1 + 1e-9)
     if epsilon > 1:
       assert stated == pytest.approx(2 * epsilon, rel=1e-3)
@@ -220,9 +221,9 @@ def test_messages_hardly_ever_have_no_room():
 
 @pytest.mark.parametrize('mean', [-1.5, 0.0, 0.1, 2.0])
 @pytest.mark.parametrize('epsilon', [4.0, 1.0, 0.25, 0.0625])
-def test_bound_is_that_of_the_accountant(mean, epsilon):
+def test_bound_is_that_of_the_paper(mean, epsilon):
   found = truncated.bound(*map(jnp.float32, (epsilon, mean, 0.7)))
-  wanted = accounting.claimed_sdcf_bound(epsilon, mean=mean, deviation=0.7)
+  wanted = sdcf_claims.bound(epsilon, mean=mean, deviation=0.7)
   assert float(found) == pytest.approx(wanted, rel=2e-4)
 
 

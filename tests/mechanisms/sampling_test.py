@@ -35,7 +35,7 @@ def both_samples(data, threshold, seed=0):
       sampling.sample(
         jax.random.key(seed),
         rows,
-        sampling.probabilities(rows.level, threshold),
+        sampling.probabilities(rows.epsilon, threshold),
         by_user=by_user,
       ),
       rows,

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpmf_jax import files
-from dpmf_jax.ratings import formats
+from dpmf_jax.ratings import formats, writing
 from dpmf_jax.ratings.table import DataError, from_arrays
+from dpmf_jax.ratings.titles import read_titles
 
 SCALE = (1, 5)
 
@@ -291,7 +292,7 @@ def test_written_ratings_are_read_back(tmp_path, format, users, values, stamps):
     np.array(users), ['a,b', 'c"d', "e'f"], values, scale=SCALE,
     timestamps=stamps,
   )  # fmt: skip
-  path = formats.write(ratings, tmp_path / f'out.{format}', format)
+  path = writing.write(ratings, tmp_path / f'out.{format}', format)
   back = formats.read(path, scale=SCALE, format=format)
   assert triples(back) == triples(ratings)
   assert back.user_ids.dtype.kind == ratings.user_ids.dtype.kind
@@ -303,7 +304,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, save):
   path = save('old', 'out.inter')
   ratings = from_arrays(['a\tb'], [1], [1], scale=SCALE)
   with pytest.raises(DataError, match='holds a tab'):
-    formats.write(ratings, path, 'inter')
+    writing.write(ratings, path, 'inter')
 
   def fail_halfway():
     with files.atomic(path) as partial:
@@ -315,9 +316,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, save):
   assert path.read_text() == 'old'
   assert os.listdir(tmp_path) == ['out.inter']
   with pytest.raises(DataError, match='is not one of csv'):
-    formats.write(ratings, path, 'xml')
+    writing.write(ratings, path, 'xml')
   with pytest.raises(ValueError, match='no such directory'):
-    formats.write(ratings, tmp_path / 'gone' / 'out.csv')
+    writing.write(ratings, tmp_path / 'gone' / 'out.csv')
 
 
 def test_parquet_nulls_and_types_are_named(tmp_path):
@@ -343,11 +344,11 @@ def test_parquet_nulls_and_types_are_named(tmp_path):
 def test_latin_1_titles(save, name, content, titles):
   mark = '|' if '|' in content else '::'
   path = save(f'1{mark}{content}\n'.encode('latin-1'), name)
-  assert formats.read_titles(path) == titles
+  assert read_titles(path) == titles
 
 
 def test_titles_with_headers_commas_and_years(save):
-  read = lambda text: formats.read_titles(save(text))
+  read = lambda text: read_titles(save(text))
   assert read('movieId,title,genres\n1,"Net, The (1995)",x\n') == {
     '1': 'Net, The (1995)'
   }

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmf_jax.ratings import formats
+from dpmf_jax.ratings import formats, writing
 from dpmf_jax.ratings import specification as s
 from dpmf_jax.ratings.splits import random_split, uniforms
 from dpmf_jax.ratings.synthetic import synthetic
@@ -116,7 +116,7 @@ def test_wrong_fractions_are_named(changes, message):
     s.from_fractions(table(), **({'seed': 0} | changes))
 
 
-def test_by_hand_by_user_and_by_function():
+def test_by_hand_and_by_user():
   assert s.with_epsilon(table(), 0.5).epsilon.tolist() == [0.5] * 3
   assert s.with_epsilon(table(), [1, 2, 3]).epsilon.tolist() == [1, 2, 3]
   level = {'a': 0.5, 'b': 2, 'unknown': 7.0}
@@ -125,8 +125,6 @@ def test_by_hand_by_user_and_by_function():
   assert s.from_users(only_a, {'a': 1.0}).epsilon.tolist() == [1.0]
   numbered = s.from_users(table((7, 7, 9)), {7: 1.0, 9: 2.0})
   assert numbered.epsilon.tolist() == [1.0, 1.0, 2.0]
-  rule = lambda user, item: len(user) / item
-  assert s.from_function(table(), rule).epsilon.tolist() == [1.0, 0.5, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +135,6 @@ def test_by_hand_by_user_and_by_function():
     (lambda t: s.from_users(t, {'b': 1.0}), "1 user.* have no .* first is 'a'"),
     (lambda t: s.from_users(t, {'a': 1.0, 'b': -1.0}), "user 'b': epsilon -1"),
     (lambda t: s.from_users(t, {'a': 1.0, 'b': None}), 'not all .* numbers'),
-    (lambda t: s.from_function(t, lambda u, i: 2 - i), 'row 1: epsilon 0.0'),
   ],
 )
 def test_wrong_epsilons_are_named(make, message):
@@ -191,7 +188,7 @@ def test_ids_are_compared_as_text(tmp_path):
 @pytest.mark.parametrize('format', ['csv', 'tsv', 'inter'])
 def test_what_is_written_is_read_back(tmp_path, small_ratings, format):
   given = s.from_fractions(small_ratings, seed=3)
-  path = formats.write(given, tmp_path / f'ratings.{format}', format)
+  path = writing.write(given, tmp_path / f'ratings.{format}', format)
   plain = formats.read(path, scale=(1, 5))
   assert plain.epsilon is None
   assert by_ids(s.from_column(plain, path, 'epsilon')) == by_ids(given)
@@ -256,7 +253,7 @@ def test_wrong_files_of_users_are_located(tmp_path, text, message):
    {'conservative': 0, 'moderate': 0, 'highest': 2}],
 )  # fmt: skip
 def test_the_distribution_is_that_of_the_draws(many, fractions):
-  levels = s.fraction_levels(**fractions)
+  levels = s.asked_by_fractions(**fractions)
   drawn = np.sort(s.from_fractions(many, seed=0, **fractions).epsilon)
   assert levels.share.sum() == pytest.approx(1)
   assert levels.epsilon.min() <= drawn[0]
@@ -273,28 +270,28 @@ def test_the_distribution_is_that_of_the_draws(many, fractions):
 
 def test_the_mean_of_fractions_is_exact():
   by_hand = 0.54 * 0.15 + 0.37 * 0.6 + 0.09 * 1
-  levels = s.fraction_levels()
+  levels = s.asked_by_fractions()
   assert levels.share @ levels.epsilon == pytest.approx(by_hand, rel=1e-12)
   assert (levels.epsilon.min(), levels.epsilon.max()) == (0.1, 1.0)
   # Nobody asks for the highest: the largest is the end of the last range.
-  assert s.fraction_levels(conservative=1, moderate=0).epsilon.max() == 0.2
+  assert s.asked_by_fractions(conservative=1, moderate=0).epsilon.max() == 0.2
   with pytest.raises(DataError, match='must be fractions'):
-    s.fraction_levels(conservative=0.7)
+    s.asked_by_fractions(conservative=0.7)
   with pytest.raises(TypeError, match='seed'):
-    s.fraction_levels(seed=0)
+    s.asked_by_fractions(seed=0)
 
 
 def test_users_of_a_file_count_once_with_ratings_or_without(tmp_path):
   users = write(tmp_path, 'a,0.5\nz,1\nb,2\nc,2\n', 'users.csv')
-  levels = s.user_file_levels(users)
+  levels = s.asked_by_user_file(users)
   assert levels.epsilon.tolist() == [0.5, 1.0, 2.0]
   assert levels.share.tolist() == [0.25, 0.25, 0.5]
   with pytest.raises(DataError, match='is there before'):
-    s.user_file_levels(write(tmp_path, 'a,1\na,2\n', 'twice.csv'))
+    s.asked_by_user_file(write(tmp_path, 'a,1\na,2\n', 'twice.csv'))
 
 
 def test_a_distribution_in_a_few_numbers():
-  levels = s.Levels(
+  levels = s.AskedEpsilons(
     np.array([2.0, 0.5, 1.0]), np.array([0.5, 0.25, 0.25]), 'three'
   )
   assert s.summary(levels, bins=4) == {
@@ -308,10 +305,10 @@ def test_a_distribution_in_a_few_numbers():
       'shares': [0.25, 0.25, 0.0, 0.5],
     },
   }
-  alone = s.summary(s.Levels(np.array([0.3]), np.array([1.0]), 'one'))
+  alone = s.summary(s.AskedEpsilons(np.array([0.3]), np.array([1.0]), 'one'))
   assert alone['quartiles'] == [0.3] * 3
   assert alone['histogram']['shares'][-1] == 1
-  nothing = s.summary(s.Levels(np.zeros(2), np.full(2, 0.5), 'left out'))
+  nothing = s.summary(s.AskedEpsilons(np.zeros(2), np.full(2, 0.5), 'left out'))
   assert (nothing['mean'], nothing['histogram']['shares'][0]) == (0, 1)
 
 
@@ -443,7 +440,7 @@ def test_thresholds_that_cannot_be(with_flags, words, message):
 def test_thresholds_by_flags(with_flags, tmp_path):
   module = with_flags()
   assert module.threshold(method='weights') is None
-  assert module.levels() is None
+  assert module.asked() is None
   users = write(tmp_path, 'a,0.5\nz,7\nb,1.5\n', 'users.csv')
   for words, t in (
     (['--threshold=0.25', '--epsilon_column=x'], 0.25),

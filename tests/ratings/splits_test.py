@@ -66,16 +66,6 @@ def test_the_split_is_pinned():
   )  # fmt: skip
 
 
-def test_folds_are_a_partition(table):
-  pairs = list(splits.k_fold(table, 4, seed=1))
-  assert len(pairs) == 4
-  assert sum(len(test) for _, test in pairs) == len(table)
-  assert set.union(*(rows(test) for _, test in pairs)) == rows(table)
-  for train, test in pairs:
-    assert rows(train) == rows(table) - rows(test)
-    assert abs(len(test) - 2250) < 5 * np.sqrt(9000 * 0.25 * 0.75)
-
-
 @pytest.mark.parametrize('count', [1, 3, 40])
 def test_hold_out_takes_count_of_each_user(table, count):
   train, test = splits.hold_out_per_user(table, count, seed=1)
@@ -83,21 +73,6 @@ def test_hold_out_takes_count_of_each_user(table, count):
   held = np.bincount(test.user, minlength=300)
   np.testing.assert_array_equal(held, np.minimum(total, count))
   assert rows(train) == rows(table) - rows(test)
-
-
-def test_leave_one_out_is_a_count_of_one(table):
-  one = splits.leave_one_out(table, seed=4)
-  two = splits.hold_out_per_user(table, 1, seed=4)
-  assert rows(one[1]) == rows(two[1])
-
-
-def test_latest_is_held_out():
-  table = r.from_arrays(
-    [1, 1, 1, 2, 2], [1, 2, 3, 1, 2], [1, 2, 3, 4, 5], scale=(1, 5),
-    timestamps=[5, 9, 7, 2, 1],
-  )  # fmt: skip
-  _, test = splits.leave_one_out(table, latest=True)
-  assert sorted(test.value) == [2, 4]
 
 
 PAIRS = st.lists(
@@ -108,9 +83,7 @@ PAIRS = st.lists(
 )
 SPLITS = {
   'random': lambda t, seed: splits.random_split(t, 0.5, seed=seed),
-  'fold': lambda t, seed: next(splits.k_fold(t, 2, seed=seed)),
-  'one': lambda t, seed: splits.leave_one_out(t, seed=seed),
-  'latest': lambda t, seed: splits.leave_one_out(t, latest=True),
+  'one': lambda t, seed: splits.hold_out_per_user(t, 1, seed=seed),
   'two': lambda t, seed: splits.hold_out_per_user(t, 2, seed=seed),
   'four': lambda t, seed: splits.hold_out_per_user(t, 4, seed=seed),
 }
@@ -194,13 +167,8 @@ def test_an_odd_id_elsewhere_does_not_move_the_others():
     (lambda t: splits.random_split(t, 1.5, seed=1), 'test_fraction=1.5'),
     (lambda t: splits.random_split(t, 0.5, seed=-1), 'seed=-1'),
     (lambda t: splits.random_split(t, 1e-9, seed=1), 'test side .* empty'),
-    (lambda t: splits.k_fold(t, 1, seed=1), 'folds=1'),
-    (lambda t: splits.k_fold(t, 10**5, seed=1), 'test side of fold .* empty'),
     (lambda t: splits.hold_out_per_user(t, 0, seed=1), 'count=0'),
     (lambda t: splits.hold_out_per_user(t, 200, seed=1), 'training side'),
-    (lambda t: splits.leave_one_out(t), 'either seed'),
-    (lambda t: splits.leave_one_out(t, seed=1, latest=True), 'either seed'),
-    (lambda t: splits.leave_one_out(t, latest=True), 'needs timestamps'),
   ],
 )
 def test_wrong_arguments_are_named(table, call, message):

@@ -14,6 +14,7 @@ import scipy.stats
 from dpmf_jax import accounting, certificates, files, runs
 from dpmf_jax.accounting import ledger, tails
 from dpmf_jax.accounting.rounding import least_spacing, user_term_bound
+from dpmf_jax.certificates import wording
 from dpmf_jax.evaluation import metrics
 from dpmf_jax.kernels import user_sums
 from dpmf_jax.plans import SPECS
@@ -534,7 +535,7 @@ def test_the_certificate_speaks_of_users():
     dpals.dpals(config).guarantee, system='dpals', config=config, delta=DELTA,
     seed=None, generator='threefry2x32', parameters={'dataset': 'x'},
   )  # fmt: skip
-  words = certificates.text(document)
+  words = wording.summary(document)
   assert 'any one user with all ratings' in words.lower()
   assert 'All ratings of one person together' not in words
   assert document['unit'] == 'user'

@@ -500,7 +500,7 @@ def test_weighted_gradients_are_sums_over_weighted_ratings(
   user, item = rng.normal(size=(60, 5)), rng.normal(size=(40, 5))
   factors = Factors(jnp.float32(user), jnp.float32(item))
   found = jax.jit(gradients)(
-    data, factors, weights=Factors(data.by_user.level, data.by_item.level)
+    data, factors, weights=Factors(data.by_user.epsilon, data.by_item.epsilon)
   )
   want = np.zeros_like(user), np.zeros_like(item)
   for u, i, r, w in zip(

@@ -101,7 +101,7 @@ def test_the_weights_of_a_run_are_those_that_are_accounted_for(small_ratings):
   config = personal(epsilon=0.8)
   data = training_data(ratings)
   state = p.personalized_pmf(config).init(jax.random.key(0), data)
-  level = np.asarray(data.by_item.level)
+  level = np.asarray(data.by_item.epsilon)
   used = level > 0
   found = p.accounted_epsilons(config, level[used])
   r = shift_rounding(config.shift)
@@ -111,10 +111,10 @@ def test_the_weights_of_a_run_are_those_that_are_accounted_for(small_ratings):
   assert (found > want - 0.8 * 2.0**-14 * 1.001).all()
 
 
-def statement(levels='fractions', **fields):
+def statement(asked='fractions', **fields):
   config = personal(epsilon=0.7, **fields)
-  if levels == 'fractions':
-    levels = specification.fraction_levels()
+  if asked == 'fractions':
+    asked = specification.asked_by_fractions()
   system = p.personalized_pmf(config)
   return certificates.certificate(
     system.guarantee,
@@ -123,7 +123,7 @@ def statement(levels='fractions', **fields):
     delta=0.0,
     seed=None,
     generator='threefry2x32',
-    personal=p.personal(config, levels),
+    personal=p.personal(config, asked),
   )
 
 
@@ -159,7 +159,7 @@ def test_a_certificate_has_the_distribution_of_what_is_accounted(method):
 
 
 def test_what_is_beside_the_ratings_is_not_told():
-  document = statement(levels=None)
+  document = statement(asked=None)
   assert document['personal']['distribution'] is None
   assert 'would tell of ratings' in document['personal']['note']
   assert document['personal']['worst_case'] == document['epsilon']
@@ -185,7 +185,7 @@ def test_every_format_shows_own_epsilons(render):
     assert words.lower() in shown.lower()
   # Rounded up: the third quartile is 0.6542 to 0.6541 in weights.
   assert '0.65' in shown
-  document = statement(levels=None)
+  document = statement(asked=None)
   assert 'half have at most' not in render(document)
   assert 'of each rating' in render(document).lower()
 

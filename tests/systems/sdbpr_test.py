@@ -10,13 +10,12 @@ import pytest
 from dpmf_jax import accounting
 from dpmf_jax.evaluation import ranking
 from dpmf_jax.plans.sdbpr import SDBPRConfig
-from dpmf_jax.ratings.splits import leave_one_out
+from dpmf_jax.ratings.splits import hold_out_per_user
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems import sdbpr
-from dpmf_jax.systems.sdcf import rounds as sdcf
-from dpmf_jax.systems.sdcf import sgld
-from dpmf_jax.systems.sdcf.client_blocks import Own
+from dpmf_jax.systems.sdcf import sgld, types
+from dpmf_jax.systems.sdcf.client_blocks import Profile
 from dpmf_jax.training import fit
 from dpmf_jax.types import Factors, Release
 
@@ -28,7 +27,7 @@ def one_client(seed=0):
   rng = np.random.default_rng(seed)
   rated, bits = rng.random((2, ITEMS)) < 0.4
   half = jnp.uint32(2**31)
-  kept = sdcf.Kept(
+  memory = types.Memory(
     jnp.packbits(jnp.asarray(bits)),
     half,
     half,
@@ -36,8 +35,8 @@ def one_client(seed=0):
     jnp.int32(0),
     jnp.bool_(True),
   )
-  client = sdcf.Client(jnp.asarray(rng.normal(size=RANK), jnp.float32), kept)
-  public = sdcf.Public(
+  client = types.Client(jnp.asarray(rng.normal(size=RANK), jnp.float32), memory)
+  public = types.Public(
     item=jnp.asarray(rng.normal(size=(ITEMS, RANK)), jnp.float32),
     step_size=jnp.float32(0.01),
     langevin=sgld.Langevin(
@@ -46,7 +45,7 @@ def one_client(seed=0):
     epsilon_value=jnp.float32(0),
     tolerance=jnp.float32(0),
   )
-  own = Own(jnp.where(jnp.asarray(rated), 4.0, 0.0), jnp.asarray(rated))
+  own = Profile(jnp.where(jnp.asarray(rated), 4.0, 0.0), jnp.asarray(rated))
   return client, own, public, bits, rated
 
 
@@ -88,7 +87,7 @@ def test_the_sign_is_that_of_the_bits_it_is_said_to_come_from(sign):
 
 def test_perturbed_signs_say_nothing_beyond_the_permanent_bits():
   client, own, public, _, _ = one_client()
-  other = Own(own.value * 0, ~own.rated)
+  other = Profile(own.value * 0, ~own.rated)
   for sign, same in (('perturbed', True), ('true', False)):
     key = jax.random.key(1)
     first, second = (
@@ -182,7 +181,7 @@ def test_without_privacy_it_ranks_and_with_perturbed_signs_it_does_not():
     if u % 2 == i % 2 and rng.random() < 0.5
   ]
   ratings = table(cells, 60, 40)
-  train, test = leave_one_out(ratings, seed=0)
+  train, test = hold_out_per_user(ratings, 1, seed=0)
   data = training_data(train)
   found = {}
   for name, fields in {

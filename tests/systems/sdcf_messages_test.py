@@ -13,7 +13,7 @@ from dpmf_jax.rows import training_data
 from dpmf_jax.systems import sdmf
 from dpmf_jax.systems.sdcf import messages as sdcf_messages
 from dpmf_jax.systems.sdcf import rounds as sdcf
-from dpmf_jax.systems.sdcf import sgld
+from dpmf_jax.systems.sdcf import sgld, types
 
 USERS, ITEMS, RANK = 20, 12, 2
 CONFIG = SDMFConfig(
@@ -68,7 +68,7 @@ def test_sums_of_noise_are_those_of_the_messages():
   error = normal(USERS, ITEMS) * jnp.asarray(rng.random((USERS, ITEMS)) < 0.4)
   vector = normal(USERS, RANK)
   ridge = jnp.full(RANK, 0.3)
-  public = sdcf.Public(
+  public = types.Public(
     item=normal(ITEMS, RANK),
     step_size=jnp.float32(0.7),
     langevin=sgld.Langevin(*map(jnp.float32, (0.7, 0.6, 2.0)), ridge, ridge),
@@ -78,18 +78,18 @@ def test_sums_of_noise_are_those_of_the_messages():
   used = (error != 0).astype(jnp.float32)
 
   def at_once(key):
-    total = sdcf.Total(error.T @ vector, used.sum(axis=0))
+    total = types.Total(error.T @ vector, used.sum(axis=0))
     keys = tuple(jax.random.split(key))
     made = sdcf.item_gradients(keys, total, slice(None), public)
     return made.gradient.reshape(-1)
 
   def by_messages(key):
     def report(key, error, used, vector):
-      total = sdcf.Total(error[:, None] * vector[None, :], used)
+      total = types.Total(error[:, None] * vector[None, :], used)
       keys = tuple(jax.random.split(key))
       made = sdcf.item_gradients(keys, total, jnp.arange(ITEMS), public)
       item = jnp.where(used > 0, jnp.arange(ITEMS), ITEMS)
-      return sdcf.Report(item, made.gradient, jnp.bool_(False))
+      return types.Upload(item, made.gradient, jnp.bool_(False))
 
     keys = jax.random.split(key, USERS)
     reports = jax.vmap(report)(keys, error, used, vector)
@@ -121,7 +121,7 @@ def test_whole_rounds_are_the_same_in_distribution():
   report = functools.partial(
     sdcf.client_report, client_round=sdmf.client_round, gradients=noisier
   )
-  wrong = sdcf_messages.round_step(report, sgld.DESCENT, 'item', CONFIG.sent)
+  wrong = sdcf_messages.MessageRounds(report, sgld.DESCENT, 'item', CONFIG.sent)
   steps = sdmf.sdmf(CONFIG).step, sdmf.sdmf_by_messages(CONFIG).step, wrong
   usual, messages, noisy = (
     summaries(functools.partial(moved, step), seed, 3_000)

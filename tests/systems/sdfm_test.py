@@ -16,8 +16,7 @@ from dpmf_jax.plans.sdmf import SDMFConfig
 from dpmf_jax.ratings.attributes import Attributes
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems import sdfm, sdmf
-from dpmf_jax.systems.sdcf import client_blocks, fm, sgld
-from dpmf_jax.systems.sdcf import rounds as sdcf
+from dpmf_jax.systems.sdcf import client_blocks, fm, sgld, types
 from dpmf_jax.training import fit
 from dpmf_jax.types import Factors
 
@@ -75,7 +74,7 @@ def test_gradients_are_the_derivatives_of_the_sum_over_all_pairs():
   )(user, items, shared)
   sides = fm.side(user, x, shared.user), fm.side(items, y, shared.item)
   count, (one, items_side) = used.sum().astype(jnp.float32), sides
-  pulled = error[:, None] * fm.told_vector(one)[None, :]
+  pulled = error[:, None] * fm.error_vector(one)[None, :]
   of_items = fm.item_feature_gradients(
     pulled, used.astype(jnp.float32), items_side, y, shared.item
   )
@@ -126,7 +125,7 @@ def test_without_features_it_is_sdmf_draw_for_draw(small_ratings):
       jitted(system.step)(jax.random.key(number), state, data)
       for system, state in zip((plain, machine), states, strict=True)
     ]
-  np.testing.assert_array_equal(states[0].kept.bits, states[1].kept.bits)
+  np.testing.assert_array_equal(states[0].memory.bits, states[1].memory.bits)
   models = [
     system.model(state, data)
     for system, state in zip((plain, machine), states, strict=True)
@@ -141,12 +140,12 @@ def one_client(seed=0, rated=18):
   user, items, shared, (x, y) = made_up(seed)
   rng = np.random.default_rng(seed)
   mask = np.isin(np.arange(ITEMS), rng.choice(ITEMS, rated, replace=False))
-  own = client_blocks.Own(
+  own = client_blocks.Profile(
     jnp.asarray(np.where(mask, rng.integers(1, 6, ITEMS), 0), jnp.float32),
     jnp.asarray(mask),
   )
   half = jnp.uint32(2**31)
-  kept = sdcf.Kept(
+  memory = types.Memory(
     jnp.packbits(jnp.asarray(rng.random(ITEMS) < 0.5)),
     half,
     half,
@@ -154,7 +153,7 @@ def one_client(seed=0, rated=18):
     jnp.int32(0),
     jnp.bool_(True),
   )
-  public = sdcf.Public(
+  public = types.Public(
     item=items,
     step_size=jnp.float32(0.01),
     langevin=sgld.Langevin(
@@ -168,7 +167,7 @@ def one_client(seed=0, rated=18):
     shared=shared,
     features=y,
   )
-  return sdcf.Client(user, kept, x), own, public
+  return types.Client(user, memory, x), own, public
 
 
 @functools.cache
@@ -241,7 +240,7 @@ def test_every_gradient_has_its_noise():
 def test_a_report_holds_no_personal_weights():
   client, own, public = one_client()
   first = reports(client, own, public)[1]
-  other = client_blocks.Own(own.value * 0 + 1, ~own.rated)
+  other = client_blocks.Profile(own.value * 0 + 1, ~own.rated)
   second = reports(client._replace(factors=-client.factors), other, public)[1]
   # Items chosen say no more than the permanent bits do.
   np.testing.assert_array_equal(first.item, second.item)

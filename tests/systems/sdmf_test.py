@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 
 from dpmf_jax import accounting
+from dpmf_jax.accounting.claims.sdcf import claimed_sdcf_flip
 from dpmf_jax.evaluation import metrics
 from dpmf_jax.mechanisms import truncated
 from dpmf_jax.plans import sdcf as sdcf_plan
@@ -16,7 +17,7 @@ from dpmf_jax.plans.sdmf import SDMFConfig
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems import sdmf
-from dpmf_jax.systems.sdcf import client_blocks, sgld
+from dpmf_jax.systems.sdcf import client_blocks, sgld, types
 from dpmf_jax.systems.sdcf import rounds as sdcf
 from dpmf_jax.training import fit
 
@@ -34,12 +35,12 @@ def one_client(seed=0, rated=25):
   rng = np.random.default_rng(seed)
   bits = rng.random(ITEMS) < 0.5
   mask = np.isin(np.arange(ITEMS), rng.choice(ITEMS, rated, replace=False))
-  own = client_blocks.Own(
+  own = client_blocks.Profile(
     jnp.asarray(np.where(mask, rng.integers(1, 6, ITEMS), 0), jnp.float32),
     jnp.asarray(mask),
   )
   half = jnp.uint32(2**31)
-  kept = sdcf.Kept(
+  memory = types.Memory(
     jnp.packbits(jnp.asarray(bits)),
     half,
     half,
@@ -47,8 +48,8 @@ def one_client(seed=0, rated=25):
     jnp.int32(0),
     jnp.bool_(True),
   )
-  client = sdcf.Client(jnp.asarray(rng.random(RANK), jnp.float32), kept)
-  public = sdcf.Public(
+  client = types.Client(jnp.asarray(rng.random(RANK), jnp.float32), memory)
+  public = types.Public(
     item=jnp.asarray(rng.random((ITEMS, RANK)), jnp.float32),
     step_size=jnp.float32(0.01),
     langevin=sgld.Langevin(
@@ -143,12 +144,12 @@ def test_every_gradient_and_move_has_its_noise():
 
 
 def test_a_report_holds_neither_ratings_nor_factors():
-  assert sdcf.Report._fields == ('item', 'gradient', 'converged', 'shared')
+  assert types.Upload._fields == ('item', 'gradient', 'converged', 'shared')
   client, own, public = one_client()
   first = report(client, own, public)[1]
   # The same bits whatever the ratings and factors are: items chosen say no
   # more than the permanent bits do.
-  other = client_blocks.Own(own.value * 0 + 1, ~own.rated)
+  other = client_blocks.Profile(own.value * 0 + 1, ~own.rated)
   second = report(client._replace(factors=-client.factors), other, public)[1]
   np.testing.assert_array_equal(first.item, second.item)
 
@@ -156,9 +157,9 @@ def test_a_report_holds_neither_ratings_nor_factors():
 def test_what_has_no_room_is_not_sent_and_counted():
   client, own, public = one_client()
   whole = np.asarray(report(client, own, public)[1].item)
-  kept, cut = report(client, own, public, capacity=10)
+  memory, cut = report(client, own, public, capacity=10)
   np.testing.assert_array_equal(cut.item, whole[:10])
-  assert int(kept.kept.unsent) == (whole < ITEMS).sum() - 10
+  assert int(memory.memory.unsent) == (whole < ITEMS).sum() - 10
 
 
 def test_own_ratings_are_the_ratings(small_ratings):
@@ -215,10 +216,12 @@ def test_a_round_is_the_sum_of_what_clients_tell(small_ratings):
   run = jax.jit(functools.partial(sdmf.client_round, capacity=capacity))
   total, received = np.zeros((num_items, RANK)), np.zeros(num_items)
   for u in range(60):
-    client = sdcf.Client(
-      state.factors.user[u], jax.tree.map(lambda x, u=u: x[u], state.kept)
+    client = types.Client(
+      state.factors.user[u], jax.tree.map(lambda x, u=u: x[u], state.memory)
     )
-    own = client_blocks.Own(jnp.float32(wanted[u]), jnp.asarray(wanted[u] > 0))
+    own = client_blocks.Profile(
+      jnp.float32(wanted[u]), jnp.asarray(wanted[u] > 0)
+    )
     after, sent = run(keys[u], client, own, public)
     np.testing.assert_allclose(
       after.factors, moved.factors.user[u], rtol=1e-5, atol=1e-6
@@ -235,16 +238,16 @@ def test_a_round_is_the_sum_of_what_clients_tell(small_ratings):
 def test_a_message_is_what_a_client_tells_with_noise():
   client, own, public = one_client()
   key = jax.random.key(0)
-  _, told = jax.jit(functools.partial(sdmf.client_round, capacity=ITEMS))(
+  _, gave = jax.jit(functools.partial(sdmf.client_round, capacity=ITEMS))(
     jax.random.split(key, 3)[0], client, own, public
   )
   item, (_, gradient) = scaled_part(client, own, public)
   item = np.asarray(item)
   used = item < ITEMS
-  np.testing.assert_array_equal(item[used], np.flatnonzero(told.sent))
-  wanted = 0.3 * np.outer(told.error, told.vector)
+  np.testing.assert_array_equal(item[used], np.flatnonzero(gave.sent))
+  wanted = 0.3 * np.outer(gave.error, gave.vector)
   np.testing.assert_allclose(gradient[used], wanted[item[used]], atol=1e-5)
-  assert not np.asarray(told.error)[~np.asarray(told.sent)].any()
+  assert not np.asarray(gave.error)[~np.asarray(gave.sent)].any()
 
 
 def test_noise_of_a_sum_is_that_of_its_messages(small_ratings):
@@ -260,7 +263,9 @@ def test_noise_of_a_sum_is_that_of_its_messages(small_ratings):
     # The mean of n gradients: its noise has variance eta / n.
     drawn.append(np.asarray(moved.factors.item - state.factors.item))
   keys = [jax.random.split(jax.random.key(k), 3)[0] for k in range(20)]
-  received = np.stack([np.asarray(told_counts(k, state, data)) for k in keys])
+  received = np.stack(
+    [np.asarray(received_counts(k, state, data)) for k in keys]
+  )
   assert received.sum(axis=1)[-1] == float(moved.sent)
   scaled = np.stack(drawn) * np.sqrt(received / eta)[..., None]
   scaled = scaled[received > 0].ravel()
@@ -271,7 +276,7 @@ def test_noise_of_a_sum_is_that_of_its_messages(small_ratings):
 
 
 @jax.jit
-def told_counts(key, state, data):
+def received_counts(key, state, data):
   """How many gradients of each item the clients of a round send."""
   num_items = len(state.factors.item)
   capacity = sdcf.message_capacity(data.by_user, num_items, None)
@@ -296,16 +301,16 @@ def test_two_devices_give_what_one_does(small_ratings):
     states.append(fit(system, jax.random.key(1), data))
   for one, two in zip(states[0].factors, states[1].factors, strict=True):
     np.testing.assert_allclose(one, two, atol=2e-4)
-  np.testing.assert_array_equal(states[0].kept.bits, states[1].kept.bits)
+  np.testing.assert_array_equal(states[0].memory.bits, states[1].memory.bits)
 
 
 def test_permanent_bits_are_drawn_once(small_ratings):
   system, data, state = started(small_ratings, epsilon_instant=40.0, steps=3)
-  bits = np.unpackbits(np.asarray(state.kept.bits), axis=1)[:, :40]
+  bits = np.unpackbits(np.asarray(state.memory.bits), axis=1)[:, :40]
   truth = np.zeros((60, 40), bool)
   truth[small_ratings.user, small_ratings.item] = True
   h = truth.sum(axis=1)
-  flip = accounting.claimed_sdcf_flip(80.0, h) / 2
+  flip = claimed_sdcf_flip(80.0, h) / 2
   flipped = (bits != truth).sum()
   mean, variance = 40 * flip.sum(), 40 * (flip * (1 - flip)).sum()
   # Four standard deviations: a false alarm has chance 6e-5.
@@ -313,7 +318,7 @@ def test_permanent_bits_are_drawn_once(small_ratings):
   for number in range(3):
     state = jitted(system.step)(jax.random.key(number), state, data)
   np.testing.assert_array_equal(
-    np.unpackbits(np.asarray(state.kept.bits), axis=1)[:, :40], bits
+    np.unpackbits(np.asarray(state.memory.bits), axis=1)[:, :40], bits
   )
 
 

@@ -7,13 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from untrusted_reports import (
+  collected_noise,
+  dealt_pieces,
+  gradient_report,
+  user_sums,
+)
 
 from dpmf_jax import accounting
-from dpmf_jax.federated import messages
-from dpmf_jax.federated import untrusted_protocol as protocol
+from dpmf_jax.federated import masks as masking
+from dpmf_jax.federated import messages, sums_protocol
 from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.mechanisms import secure_sum, shares
-from dpmf_jax.mechanisms.secure_sum import BrokenRoundError
+from dpmf_jax.mechanisms.secure_sum import BrokenRoundError, Report
+from dpmf_jax.plans import traffic
 from dpmf_jax.plans.untrusted_pmf import (
   UntrustedPMFConfig,
   moved_units,
@@ -188,20 +195,17 @@ def test_messages_add_up_to_what_the_simulator_sums(small_ratings, rank):
   counts = sums.feature_counts(given)
   hyper = sums.hyper_of(config, 12)
   rated, values = rated_by(small, users)
-  share = {u: protocol.client_share(config, 12, num_items, rank) for u in users}
+  drawn = lambda: sums_protocol.client_share(config, 12, num_items, rank)
+  share = {u: drawn() for u in users}
   masks = {u: secure_sum.one_time_mask(share[u].shape) for u in users}
   sent = []
   for u in users:
-    own = sums.user_sums(counts[u], rated[u], values[u], num_items, hyper)
-    report = protocol.client_report(own, share[u], masks[u], round=7, sender=u)
-    wire = messages.to_bytes(protocol.report_message(report))
-    sent.append(protocol.report_of(messages.from_bytes(wire)))
+    own = user_sums(counts[u], rated[u], values[u], num_items, hyper)
+    sent.append(Report(7, u, masking.masked_words(own, share[u], masks[u])))
   arrived = [u for u in users if u not in (2, 5, 11)]
-  total = protocol.aggregate(
+  total = sums_protocol.aggregate(
     [sent[u] for u in arrived], config, round=7, users=users
   )
-  wire = messages.to_bytes(protocol.aggregate_message(total))
-  total = protocol.aggregate_of(messages.from_bytes(wire))
   got = secure_sum.unmasked(total, masks, round=7)
   there = small.take(np.isin(small.user, arrived))
   exact = sums.statistic(
@@ -209,12 +213,8 @@ def test_messages_add_up_to_what_the_simulator_sums(small_ratings, rank):
   )
   noise = sum(share[u] for u in arrived)
   np.testing.assert_array_equal(got, np.asarray(exact) + noise)
-  np.testing.assert_array_equal(
-    protocol.server_apply(total, masks, hyper, round=7),
-    sums.item_vectors(jnp.asarray(got), hyper),
-  )
   with pytest.raises(BrokenRoundError, match='8 of 12'):
-    protocol.aggregate(sent[:8], config, round=7, users=users)
+    sums_protocol.aggregate(sent[:8], config, round=7, users=users)
 
 
 def test_on_movielens_the_sums_are_those_of_a_curator(data_dir):
@@ -316,24 +316,20 @@ def test_rounds_of_messages_add_up_to_what_the_simulator_sums(
   if users == 'dynamic':
     betas = {u: secure_sum.one_time_mask(shape[u]) for u in rated}
     first = [
-      protocol.client_report(
-        0 * share[u], share[u], betas[u], round=0, sender=u
-      )
+      Report(0, u, masking.masked_words(0 * share[u], share[u], betas[u]))
       for u in rated
     ]
-    held = protocol.collected_noise(first, betas, rated, len(q))
+    held, alpha = collected_noise(first, betas, rated, len(q))
     # Neither party can tell the noise from what it holds.
-    both = secure_sum.signed(held.noise - held.alpha)
+    both = secure_sum.signed(held - alpha)
     np.testing.assert_array_equal(both, noise)
-    alpha = held.alpha
     with pytest.raises(BrokenRoundError):
-      protocol.collected_noise(first[:-1], betas, rated, len(q))
-    online_items = {u: rated[u] for u in there}
-    dealt = protocol.dealt_pieces(held.noise, online_items)
+      collected_noise(first[:-1], betas, rated, len(q))
+    dealt = dealt_pieces(held, {u: rated[u] for u in there})
     share = {u: piece.astype(np.int64) for u, piece in dealt.items()}
   masks = {u: secure_sum.one_time_mask(shape[u]) for u in there}
   sent = [
-    protocol.gradient_report(
+    gradient_report(
       p[u], q[rated[u]], values[u], share[u], masks[u], hyper,
       round=1, sender=u,
     )
@@ -346,7 +342,8 @@ def test_rounds_of_messages_add_up_to_what_the_simulator_sums(
   # Nobody who is online rated the others: no noise was dealt out for them.
   alpha = np.where(np.isin(np.arange(len(q)), reached)[:, None], alpha, 0)
   total = total._replace(values=total.values - alpha)
-  got = protocol.gradient_apply(total, masks, rated, q, hyper, round=1)
+  got = secure_sum.unmasked(total, masks, round=1, rows=rated)
+  got = rounds.server_gradient(jnp.asarray(got), jnp.asarray(q), hyper)
   who = np.isin(np.arange(60), there)
   want = rounds.gradient_sums(
     data.by_item, state.factors, jnp.asarray(who), hyper
@@ -389,9 +386,13 @@ def test_shares_of_raters_have_a_laplace_sum():
 def test_no_party_sees_what_it_must_not(small_ratings):
   assert views.PublicView._fields == ('items', 'offset')
   assert views.RecommenderView._fields == (
-    'public', 'sums', 'noise_scales', 'told',
+    'public', 'sums', 'noise_scales', 'colluders_shares',
   )  # fmt: skip
-  assert views.ThirdPartyView._fields == ('public', 'reports', 'told')
+  assert views.ThirdPartyView._fields == (
+    'public',
+    'reports',
+    'colluders_shares',
+  )
   secrets = [f for f in views.UserView._fields if f != 'public']
   assert all(field.startswith('own_') for field in secrets)
   for other in (views.PublicView, views.RecommenderView, views.ThirdPartyView):
@@ -405,7 +406,7 @@ def test_no_party_sees_what_it_must_not(small_ratings):
   got = seen['recommender']
   assert isinstance(got, views.RecommenderView)
   assert got.noise_scales is None
-  assert got.told is None
+  assert got.colluders_shares is None
   # Nothing with a row for each of the 60 users.
   assert all(60 not in leaf.shape for leaf in jax.tree.leaves(got))
   got = seen['third_party']
@@ -428,19 +429,28 @@ def test_bytes_of_a_round_are_within_a_twentieth_of_the_specified():
     ({'users': 'dynamic'}, 33_934),
     ({'users': 'static', 'masks': 'seed'}, 16_967),
   ):
-    made = protocol.round_bytes(rank=20, num_items=106, **how)
+    made = traffic.round_bytes(rank=20, num_items=106, **how)
     assert made['round'] == made['up'] + made['down']
     assert made['round'] == pytest.approx(want, rel=0.05)
     if 'masks' not in how:
       config = paper(rank=20, **how)
-      report = protocol.communication(
+      report = traffic.communication(
         config, num_items=1682, ratings_per_user=100_000 / 943
       )
       assert report['round'] == pytest.approx(want, rel=0.05)
-  made = protocol.communication(
+  made = traffic.communication(
     sound(), num_items=1682, ratings_per_user=100_000 / 943
   )
   assert made['up'] == pytest.approx(1682 * 2 * 4, rel=0.01)
+
+
+@pytest.mark.parametrize('shape', [(5, 3), (5,), (32,), ()])
+def test_bytes_of_messages_are_those_of_their_arrays(shape):
+  for dtype, size in ((np.uint32, 4), (np.float32, 4), (np.uint8, 1)):
+    array = np.zeros(shape, dtype)
+    wire = messages.to_bytes(Message(Kind.REPORT, 1, 0, (array, array[None])))
+    sizes = (size, shape), (size, (1, *shape))
+    assert len(wire) == traffic.message_bytes(*sizes)
 
 
 def test_messages_come_back_as_they_were():

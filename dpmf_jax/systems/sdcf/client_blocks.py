@@ -24,7 +24,7 @@ _CLIENTS = 16
 _SLICES = 64
 
 
-class Own(NamedTuple):
+class Profile(NamedTuple):
   """One client's ratings: where there is none, the value is 0."""
 
   value: jax.Array  # [I]
@@ -59,7 +59,7 @@ def client_blocks(rows: Rows, num_items: int) -> Blocks:
 
 def own_ratings(
   rows: Rows, blocks: Blocks, block: jax.Array, size: int, num_items: int
-) -> Own:
+) -> Profile:
   """The ratings [size, I] of the clients in a block."""
   slots = rows.column.shape[-1]
   flat = [part.reshape(-1, slots) for part in (rows.column, rows.value)]
@@ -80,7 +80,7 @@ def own_ratings(
   cells = jax.lax.fori_loop(0, -(-(end - start) // _SLICES), lay_out, cells)
   cells = cells.reshape(size, num_items)
   rated = ~jnp.isnan(cells)
-  return Own(jnp.where(rated, cells, 0.0), rated)
+  return Profile(jnp.where(rated, cells, 0.0), rated)
 
 
 def over_clients(

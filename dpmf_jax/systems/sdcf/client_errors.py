@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from dpmf_jax.mechanisms import response, truncated
-from dpmf_jax.systems.sdcf.client_blocks import Own
-from dpmf_jax.systems.sdcf.types import Kept
+from dpmf_jax.systems.sdcf.client_blocks import Profile
+from dpmf_jax.systems.sdcf.types import Memory
 
 
 class Choice(NamedTuple):
@@ -31,13 +31,15 @@ class Choice(NamedTuple):
   bits: jax.Array
 
 
-def choice(key: jax.Array, kept: Kept, num_items: int, capacity: int) -> Choice:
+def choice(
+  key: jax.Array, memory: Memory, num_items: int, capacity: int
+) -> Choice:
   """What is sent in a round, by the permanent bits.
 
   Privacy: post-processing of the permanent bits.
   """
-  bits = jnp.unpackbits(kept.bits, count=num_items).astype(bool)
-  sent = response.instantaneous(key, bits, kept.unrated, kept.rated)
+  bits = jnp.unpackbits(memory.bits, count=num_items).astype(bool)
+  sent = response.instantaneous(key, bits, memory.unrated, memory.rated)
   ones = response.ones_up_to(sent)
   return Choice(
     sent=sent & (ones <= capacity),
@@ -50,7 +52,7 @@ def choice(key: jax.Array, kept: Kept, num_items: int, capacity: int) -> Choice:
 def sent_errors(
   key: jax.Array,
   residual: jax.Array,
-  own: Own,
+  own: Profile,
   chosen: Choice,
   epsilon_value: jax.Array,
   capacity: int,

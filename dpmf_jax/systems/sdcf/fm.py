@@ -91,7 +91,7 @@ def own_gradient(error: jax.Array, items: Side, user: Side) -> jax.Array:
   return jnp.concatenate([vector, total[None]])
 
 
-def told_vector(user: Side) -> jax.Array:
+def error_vector(user: Side) -> jax.Array:
   """[W], what a client multiplies its errors by: [v_u + s, 1].
 
   Sums of it over clients, `pulled` below, are enough for the gradients of

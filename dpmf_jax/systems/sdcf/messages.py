@@ -1,17 +1,17 @@
 """Rounds of SDCF message by message, as a network runs them.
 
-Reference: Jiang, Li and Lin (2019), Algorithms 1 and 2. `sdcf.round_step` draws
+Reference: Jiang, Li and Lin (2019), Algorithms 1 and 2. `rounds.Rounds` draws
 the noise of all messages about an item at once. Here every client's message
 has noise of its own, and the server adds up messages: the same in distribution,
 slower, and with all messages of a round in memory. A deployment runs these
-functions, and `round_step` is the simulator that it equals bit by bit.
+functions, and with `MessageRounds` the simulator equals it bit by bit.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -22,38 +22,38 @@ from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems.sdcf import rounds as sdcf
 from dpmf_jax.systems.sdcf.client_blocks import (
   Blocks,
-  Own,
+  Profile,
   over_clients,
   zeros_of,
 )
 from dpmf_jax.systems.sdcf.types import (
   Client,
   Public,
-  Report,
   Rules,
   State,
   Total,
+  Upload,
 )
 
 # (key, client, own ratings, public) -> (Client, Report)
-ClientReport = Callable[..., tuple[Client, Report]]
+ClientReport = Callable[..., tuple[Client, Upload]]
 
 
 def online_report(
   client_report: ClientReport,
   key: jax.Array,
   client: Client,
-  own: Own,
+  own: Profile,
   public: Public,
   rules: Rules,
-) -> tuple[Client, Report, jax.Array]:
+) -> tuple[Client, Upload, jax.Array]:
   """One client after a round, its message, and whether it is online.
 
   A client that is offline does nothing, and its message is empty.
   """
   online_key, report_key = jax.random.split(key)
   online = jax.random.uniform(online_key) < rules.online
-  online &= client.kept.active
+  online &= client.memory.active
   moved, report = client_report(report_key, client, own, public)
   keep = lambda new, old: jnp.where(online, new, old)
   report = report._replace(
@@ -73,7 +73,7 @@ def all_reports(
   rules: Rules,
   *,
   first: jax.Array | int = 0,
-) -> tuple[Client, Report, jax.Array]:
+) -> tuple[Client, Upload, jax.Array]:
   """`online_report` of all clients [U, ...], or of those of one node.
 
   Args:
@@ -99,7 +99,7 @@ def all_reports(
   return made
 
 
-def summed_reports(reports: Report, num_items: int) -> Total:
+def summed_reports(reports: Upload, num_items: int) -> Total:
   """The sum of messages [U, M, ...], added up in the order of users."""
   item = reports.item.reshape(-1)
   gradient = reports.gradient.reshape(item.size, -1)
@@ -111,34 +111,26 @@ def summed_reports(reports: Report, num_items: int) -> Total:
   )
 
 
-@functools.cache
-def round_step(
-  client_report: Any,
-  optimizer: optax.GradientTransformation,
-  average: Average,
-  sent: float | None,
-):
-  """A round of all clients and the server, as a `System.step`.
+@dataclass(frozen=True)
+class MessageRounds:
+  """`rounds.Rounds` message by message; `client_report` has no capacity yet."""
 
-  One object for equal arguments; `client_report` is the system's, without a
-  capacity.
-  """
+  client_report: Callable[..., tuple[Client, Upload]]
+  optimizer: optax.GradientTransformation
+  average: Average
+  sent: float | None
 
-  def step(key: jax.Array, state: State, data: Data) -> State:
+  def __call__(self, key: jax.Array, state: State, data: Data) -> State:
     num_items = len(state.factors.item)
-    capacity = sdcf.message_capacity(data.by_user, num_items, sent)
-    clients, reports, _ = all_reports(
+    capacity = sdcf.message_capacity(data.by_user, num_items, self.sent)
+    clients, uploads, _ = all_reports(
       key,
-      functools.partial(client_report, capacity=capacity),
+      functools.partial(self.client_report, capacity=capacity),
       sdcf.clients_of(state),
       data.by_user,
       state.blocks,
       sdcf.public_of(state),
       state.hyper.rules,
     )
-    total = summed_reports(reports, num_items)
-    return sdcf.after_round(
-      state, clients, total, optimizer=optimizer, average=average
-    )
-
-  return step
+    total = summed_reports(uploads, num_items)
+    return sdcf.moved_state(state, clients, total, self.optimizer, self.average)

@@ -4,7 +4,7 @@ Reference: Jiang, Li and Lin (2019), Algorithms 1 and 2. A client keeps its
 ratings, factors and permanent bits; the server keeps what is public. A system
 gives two pure functions,
 
-  client_round(key, client, own, public, capacity=) -> (Client, Sent)
+  client_round(key, client, own, public, capacity=) -> (Client, Contribution)
   gradients(keys, total, at, public) -> Total
 
 without and with ridge and noise. A network runs `client_report`, which is both
@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.core import Tracer
 
 from dpmf_jax import accounting
 from dpmf_jax.kernels.slices import row_counts
@@ -35,38 +35,41 @@ from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems.sdcf import sgld
 from dpmf_jax.systems.sdcf.client_blocks import (
   Blocks,
-  Own,
+  Profile,
   client_blocks,
   over_clients,
   zeros_of,
 )
-from dpmf_jax.systems.sdcf.types import Client as Client
-from dpmf_jax.systems.sdcf.types import Hyper as Hyper
-from dpmf_jax.systems.sdcf.types import Kept as Kept
-from dpmf_jax.systems.sdcf.types import Public as Public
-from dpmf_jax.systems.sdcf.types import Report as Report
-from dpmf_jax.systems.sdcf.types import Rules as Rules
-from dpmf_jax.systems.sdcf.types import Sent as Sent
-from dpmf_jax.systems.sdcf.types import Server as Server
-from dpmf_jax.systems.sdcf.types import State as State
-from dpmf_jax.systems.sdcf.types import Summed as Summed
-from dpmf_jax.systems.sdcf.types import Total as Total
+from dpmf_jax.systems.sdcf.types import (
+  Client,
+  Contribution,
+  Hyper,
+  Memory,
+  OpenState,
+  Public,
+  Rules,
+  Server,
+  State,
+  Summed,
+  Total,
+  Upload,
+)
 from dpmf_jax.types import Factors, Release
 
-ClientRound = Callable[..., tuple[Client, Sent]]
+ClientRound = Callable[..., tuple[Client, Contribution]]
 Gradients = Callable[..., Total]
 
 
 def client_report(
   key: jax.Array,
   client: Client,
-  own: Own,
+  own: Profile,
   public: Public,
   *,
   client_round: ClientRound,
   gradients: Gradients,
   capacity: int,
-) -> tuple[Client, Report]:
+) -> tuple[Client, Upload]:
   """One client after a round, and the message that it sends.
 
   Reference: Jiang, Li and Lin (2019), Algorithm 1, lines 7 to 30.
@@ -93,8 +96,8 @@ def client_report(
   total = gradients(
     (item_key, side_key), Total(pulled, used, sent.shared), at, public
   )
-  converged = client.kept.converged
-  return client, Report(item, total.gradient, converged, total.shared)
+  converged = client.memory.converged
+  return client, Upload(item, total.gradient, converged, total.shared)
 
 
 def item_gradients(
@@ -144,14 +147,14 @@ def simulated_round(
 ) -> tuple[Client, Total]:
   """All clients after a round, and the sum of what those online tell.
 
-  `client_round` is (key, client, own, public) -> (Client, Sent). A client
-  that is offline does nothing and sends nothing.
+  `client_round` is (key, client, own, public) -> (Client, Contribution). A
+  client that is offline does nothing and sends nothing.
   """
 
   def one(key, client, own, public):
     online_key, round_key = jax.random.split(key)
     online = jax.random.uniform(online_key) < public[1].online
-    online &= client.kept.active
+    online &= client.memory.active
     moved, sent = client_round(round_key, client, own, public[0])
     keep = lambda new, old: jnp.where(online, new, old)
     sent = sent._replace(
@@ -184,85 +187,70 @@ def total_shapes(num_items: int, width: int, shared: Any = None) -> Total:
   return Total(shape(num_items, width), shape(num_items), shared)
 
 
-def kept_by_clients(
+def start_memory(
   key: jax.Array,
   rows: Rows,
   blocks: Blocks,
+  config: SDCFSettings,
   num_items: int,
-  coins: response.Coins,
   *,
-  first: jax.Array | int = 0,
-) -> Kept:
-  """What clients keep from the start, their permanent bits among it."""
-  count = rows.num_rows
+  first: int = 0,
+) -> tuple[Memory, np.int32]:
+  """What clients keep from the start, their permanent bits among it.
+
+  Also how many of them have no coins of their own, see `coins_of`. `first` is
+  the number of the first client, where those before it are elsewhere.
+  """
+  coins, unsolved = coins_of(rows, num_items, config)
   nothing = jax.ShapeDtypeStruct((num_items,), jnp.float32)
 
   def run(keys, flip, own, public):
     del public
     bits = jax.vmap(response.permanent)(keys, own.rated, flip)
-    kept = jnp.packbits(bits, axis=-1), own.rated.any(axis=-1)
-    return kept, zeros_of(nothing)
+    drawn = jnp.packbits(bits, axis=-1), own.rated.any(axis=-1)
+    return drawn, zeros_of(nothing)
 
   flip = jnp.asarray(coins.flip)
   (bits, active), _ = over_clients(
     run, key, flip, rows, blocks, (), nothing, first=first
   )
-  return Kept(
+  memory = Memory(
     bits=bits,
     unrated=jnp.asarray(coins.unrated),
     rated=jnp.asarray(coins.rated),
-    converged=jnp.zeros(count, bool),
-    unsent=jnp.zeros(count, jnp.int32),
+    converged=jnp.zeros(rows.num_rows, bool),
+    unsent=jnp.zeros(rows.num_rows, jnp.int32),
     active=active,
   )
+  return memory, unsolved
 
 
 def coins_of(
-  rows: Rows,
-  num_items: int,
-  *,
-  epsilon_permanent: float,
-  epsilon_instant: float,
-  sent: float | None,
-) -> tuple[response.Coins, jax.Array]:
+  rows: Rows, num_items: int, config: SDCFSettings
+) -> tuple[response.Coins, np.int32]:
   """The coins of every client, and how many have no solution of their own.
 
   A client without p and q in [0, 1] has them clipped, which keeps eps_P and
-  makes a round say less (`accounting.claimed_sdcf_clipped_response`). A
-  client without ratings counts as one with a single rating, and never sends.
+  makes a round say less (`accounting.claimed_sdcf_response`). A client without
+  ratings counts as one with a single rating, and never sends.
 
-  Args:
-    rows: user-major ratings.
-    num_items: I.
-    epsilon_permanent: eps_P.
-    epsilon_instant: eps_I.
-    sent: z, or None for the mean number of ratings of a client.
+  They are made on the host in double precision, see `mechanisms.response`:
+  ratings cannot be traced here, keys and all else can.
   """
-
-  def solved(h, mean):
-    h = np.asarray(h)
-    settings = {
-      'epsilon_permanent': epsilon_permanent,
-      'epsilon_instant': epsilon_instant,
-      'num_rated': np.maximum(h, 1).astype(np.float64),
-      'num_items': num_items,
-      # All of the items cannot be sent by anyone who keeps some secret.
-      'sent': float(np.clip(np.asarray(mean), 1e-3, num_items * (1 - 1e-3))),
-    }
-    unsolved = accounting.claimed_sdcf_unsolved(**settings)
-    made = accounting.claimed_sdcf_clipped_response(**settings)
-    return response.coins(made), np.int32((unsolved & (h > 0)).sum())
-
-  users = rows.num_rows
-  mean = sgld.num_ratings(rows) / users
-  mean = mean if sent is None else jnp.float32(sent)
-  word = jax.ShapeDtypeStruct((users,), jnp.uint32)
-  shapes = response.Coins(word, word, word), jax.ShapeDtypeStruct((), 'int32')
-  # In double precision, on the host: see `mechanisms.response`.
-  h = row_counts(rows)
-  if not isinstance(h, Tracer):
-    return jax.tree.map(jnp.asarray, solved(h, mean))
-  return jax.pure_callback(solved, shapes, h, mean, vmap_method='sequential')
+  with jax.ensure_compile_time_eval():
+    h = np.asarray(row_counts(rows))
+    mean = np.asarray(sgld.num_ratings(rows) / rows.num_rows)
+  mean = mean if config.sent is None else np.float32(config.sent)
+  permanent, instant = epsilons(config)
+  made = accounting.claimed_sdcf_response(
+    epsilon_permanent=permanent,
+    epsilon_instant=instant,
+    num_rated=np.maximum(h, 1).astype(np.float64),
+    num_items=num_items,
+    # All of the items cannot be sent by anyone who keeps some secret.
+    sent=float(np.clip(mean, 1e-3, num_items * (1 - 1e-3))),
+  )
+  return response.coins(made), np.int32((made.unsolved & (h > 0)).sum())
 
 
 def message_capacity(rows: Rows, num_items: int, sent: float | None) -> int:
@@ -274,7 +262,8 @@ def message_capacity(rows: Rows, num_items: int, sent: float | None) -> int:
 def server_apply(
   server: Server,
   total: Total,
-  kept: Kept,
+  converged: jax.Array,
+  active: jax.Array,
   rules: Rules,
   *,
   optimizer: optax.GradientTransformation,
@@ -289,7 +278,8 @@ def server_apply(
   Args:
     server: before the round.
     total: what was received.
-    kept: of all clients; the server knows of it only the bits that they sent.
+    converged: [U] what each client last said.
+    active: [U] which clients take part at all.
     rules: when to stop.
     optimizer: of the mean gradients.
     average: see `plans.sdcf.LangevinSettings`.
@@ -301,8 +291,8 @@ def server_apply(
   moved_public: Any = optax.apply_updates(old, updates)
   item, shared = moved_public
   moved = hardly_moved(server.item, item, rules.tolerance)
-  agreed = (kept.converged & kept.active).sum()
-  enough = agreed >= rules.agreement * kept.active.sum()
+  agreed = (converged & active).sum()
+  enough = agreed >= rules.agreement * active.sum()
   done = server.round + 1
   stopped = jnp.where(moved & enough, done, 0)
   return Server(item, state, done, stopped, shared)
@@ -335,48 +325,52 @@ def frozen_if(stopped: jax.Array, old: Any, new: Any) -> Any:
   return jax.tree.map(lambda a, b: jnp.where(stopped, a, b), old, new)
 
 
-def round_step(
-  client_round: ClientRound,
-  optimizer: optax.GradientTransformation,
-  average: Average,
-  sent: float | None,
-  *,
-  gradients: Gradients = item_gradients,
-  told: Callable[[Any], Any] = lambda shared: None,
-):
+@dataclass(frozen=True)
+class Rounds:
   """A round of all clients and the server, as a `System.step`.
 
-  `told` gives the part of what is shared that `Sent.shared` is about.
+  Equal where all settings are, so that it is compiled once for them.
+
+  Attributes:
+    client_round: of the system.
+    optimizer: of the mean gradients.
+    average: see `sgld.LangevinSettings`.
+    sent: z, or None.
+    gradients: of the system.
+    client_sums: gives the part of what is shared that `Contribution.shared` is
+      about.
   """
 
-  def step(key: jax.Array, state: State, data: Data) -> State:
-    hyper, item = state.hyper, state.factors.item
-    capacity = message_capacity(data.by_user, len(item), sent)
+  client_round: ClientRound
+  optimizer: optax.GradientTransformation
+  average: Average
+  sent: float | None
+  gradients: Gradients = item_gradients
+  client_sums: Callable[[Any], Any] = lambda shared: None
+
+  def __call__(self, key: jax.Array, state: State, data: Data) -> State:
+    item = state.factors.item
+    capacity = message_capacity(data.by_user, len(item), self.sent)
     clients_key, item_key, side_key = jax.random.split(key, 3)
     public = public_of(state)
     clients, total = simulated_round(
       clients_key,
-      functools.partial(client_round, capacity=capacity),
+      functools.partial(self.client_round, capacity=capacity),
       clients_of(state),
       data.by_user,
       state.blocks,
       public,
-      hyper.rules,
-      total_shapes(*item.shape, shared=told(state.shared)),
+      state.hyper.rules,
+      total_shapes(*item.shape, shared=self.client_sums(state.shared)),
     )
-    total = gradients((item_key, side_key), total, slice(None), public)
-    return after_round(
-      state, clients, total, optimizer=optimizer, average=average
-    )
-
-  return step
+    total = self.gradients((item_key, side_key), total, slice(None), public)
+    return moved_state(state, clients, total, self.optimizer, self.average)
 
 
-def after_round(
+def moved_state(
   state: State,
   clients: Client,
   total: Total,
-  *,
   optimizer: optax.GradientTransformation,
   average: Average,
 ) -> State:
@@ -390,7 +384,8 @@ def after_round(
       state.shared,
     ),
     total,
-    clients.kept,
+    clients.memory.converged,
+    clients.memory.active,
     state.hyper.rules,
     optimizer=optimizer,
     average=average,
@@ -398,7 +393,7 @@ def after_round(
   moved = state._replace(
     factors=Factors(clients.factors, server.item),
     sent=total.received.sum(),
-    kept=clients.kept,
+    memory=clients.memory,
     optimizer=server.optimizer,
     round=server.round,
     stopped=server.stopped,
@@ -411,7 +406,7 @@ def after_round(
 def clients_of(state: State) -> Client:
   """All clients, [U, ...]."""
   features = None if state.features is None else state.features.user
-  return Client(state.factors.user, state.kept, features)
+  return Client(state.factors.user, state.memory, features)
 
 
 def public_of(state: State) -> Public:
@@ -442,21 +437,14 @@ def start(
   """The state before the first round: permanent bits are drawn here."""
   rows, num_items = data.by_user, data.by_item.num_rows
   blocks = client_blocks(rows, num_items)
-  permanent, instant = epsilons(config)
-  coins, unsolved = coins_of(
-    rows,
-    num_items,
-    epsilon_permanent=permanent,
-    epsilon_instant=instant,
-    sent=config.sent,
-  )
+  memory, unsolved = start_memory(bits_key, rows, blocks, config, num_items)
   return State(
     factors=factors,
-    kept=kept_by_clients(bits_key, rows, blocks, num_items, coins),
+    memory=memory,
     optimizer=sgld.optimizer_of(config).init((factors.item, shared)),
     round=jnp.int32(0),
     stopped=jnp.int32(0),
-    unsolved=unsolved,
+    unsolved=jnp.asarray(unsolved),
     sent=jnp.float32(0),
     blocks=blocks,
     hyper=Hyper(
@@ -469,9 +457,39 @@ def start(
   )
 
 
-def model(state: State, data: Data) -> Release:
+def open_state(
+  state: OpenState,
+  user: jax.Array,
+  total: Total,
+  optimizer: optax.GradientTransformation,
+  average: Average,
+) -> OpenState:
+  """The state of a system without privacy, after a round."""
+  mean = mean_gradients(total, average)
+  old = state.factors.item, state.shared
+  updates, optimizer_state = optimizer.update(mean, state.optimizer, old)
+  moved: Any = optax.apply_updates(old, updates)
+  return state._replace(
+    factors=Factors(user, moved[0]),
+    shared=moved[1],
+    optimizer=optimizer_state,
+    round=state.round + 1,
+  )
+
+
+def model(state: State | OpenState, data: Data) -> Release:
   del data
   return Release(state.factors, jnp.float32(0))
+
+
+def moved_client(
+  client: Client, move: jax.Array, unsent: jax.Array, public: Public
+) -> Client:
+  """The client once its factors have moved by -`move`."""
+  factors = client.factors - move
+  converged = hardly_moved(client.factors, factors, public.tolerance)
+  memory = client.memory._replace(converged=converged, unsent=unsent)
+  return client._replace(factors=factors, memory=memory)
 
 
 def hardly_moved(

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import optax
 
 from dpmf_jax.plans.sdcf import LangevinSettings
-from dpmf_jax.rows import Data, Rows
+from dpmf_jax.rows import Rows
 from dpmf_jax.types import Factors
 
 # Clients put eta_t into what they send, so the server just subtracts.
@@ -77,10 +77,24 @@ def num_ratings(rows: Rows) -> jax.Array:
   return jnp.maximum(rows.length.sum(), 1).astype(jnp.float32)
 
 
-def uniform_factors(key: jax.Array, data: Data, rank: int) -> Factors:
-  """Factors uniform in [0, INIT_SIZE)."""
-  user_key, item_key = jax.random.split(key)
-  side = lambda key, rows: (
-    INIT_SIZE * jax.random.uniform(key, (rows.num_rows, rank))
+class StartKeys(NamedTuple):
+  """What the first key of a run is for."""
+
+  factors: jax.Array
+  bits: jax.Array
+  ridges: jax.Array
+
+
+def start_keys(key: jax.Array) -> StartKeys:
+  return StartKeys(*jax.random.split(key, 3))
+
+
+def uniform_factors(
+  key: jax.Array, sizes: tuple[int, int], config: LangevinSettings
+) -> Factors:
+  """Factors of so many users and items, uniform in [0, INIT_SIZE)."""
+  drawn = (
+    INIT_SIZE * jax.random.uniform(key, (size, config.rank))
+    for key, size in zip(jax.random.split(key), sizes, strict=True)
   )
-  return Factors(side(user_key, data.by_user), side(item_key, data.by_item))
+  return Factors(*drawn)

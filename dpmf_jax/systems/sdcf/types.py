@@ -11,7 +11,7 @@ from dpmf_jax.systems.sdcf.client_blocks import Blocks
 from dpmf_jax.types import Factors
 
 
-class Kept(NamedTuple):
+class Memory(NamedTuple):
   """What one client keeps between rounds, besides factors and ratings.
 
   The permanent bits are kept, not drawn again from a kept key: that takes an
@@ -38,11 +38,11 @@ class Client(NamedTuple):
   """What stays with one client."""
 
   factors: jax.Array  # [W]
-  kept: Kept
+  memory: Memory
   features: Any = None  # [F] where a system has any
 
 
-class Sent(NamedTuple):
+class Contribution(NamedTuple):
   """What a client tells in a round, laid out by item and before noise.
 
   Attributes:
@@ -58,7 +58,7 @@ class Sent(NamedTuple):
   shared: Any = None
 
 
-class Report(NamedTuple):
+class Upload(NamedTuple):
   """What one client sends in a round: neither ratings nor its factors.
 
   Attributes:
@@ -85,7 +85,7 @@ class Total(NamedTuple):
   """The reports of a round, summed: all that the server needs of them.
 
   Before noise, `gradient` is the sum of error times vector, and `shared` that
-  of `Sent.shared`.
+  of `Contribution.shared`.
   """
 
   gradient: Any  # [I, W]
@@ -122,7 +122,7 @@ class Hyper(NamedTuple):
 
 class State(NamedTuple):
   factors: Factors
-  kept: Kept  # of all clients, [U, ...]
+  memory: Memory  # of all clients, [U, ...]
   optimizer: Any  # of optax
   round: jax.Array  # int32, rounds done
   stopped: jax.Array  # int32, the round after which it stopped, or 0
@@ -132,6 +132,19 @@ class State(NamedTuple):
   hyper: Hyper
   shared: Any = None  # what is public and of no single item
   features: Any = None  # Factors of [U, F] and [I, G]
+
+
+class OpenState(NamedTuple):
+  """The state of a system without privacy; fields as in `State`."""
+
+  factors: Factors
+  optimizer: Any
+  round: jax.Array
+  blocks: Blocks
+  langevin: sgld.Langevin
+  side: Any = None
+  shared: Any = None
+  features: Any = None
 
 
 class Public(NamedTuple):

@@ -13,13 +13,12 @@ which makes it Laplace per coordinate to who does not know H. Static users add
 their own share in every round. With dynamic users the shares are collected
 once and dealt out again to whoever is online, so that the sum of a round has
 the same noise. All sums are of fixed-point integers, exact on the ring; masks
-cancel bit by bit and are not drawn here, see `untrusted_protocol`.
+cancel bit by bit and are not drawn here, see `federated.masks`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -30,11 +29,7 @@ from dpmf_jax.kernels.gradients import row_gradient
 from dpmf_jax.kernels.slices import Chunk, sum_over_slices, take
 from dpmf_jax.mechanisms import secure_sum
 from dpmf_jax.mechanisms.clipping import clip_rows
-from dpmf_jax.plans.untrusted_pmf import (
-  UntrustedPMFConfig,
-  Users,
-  share_scale,
-)
+from dpmf_jax.plans.untrusted_pmf import UntrustedPMFConfig, Users, share_scale
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems import pmf
 from dpmf_jax.systems.traced import MOMENTUM, optimizer_state
@@ -90,15 +85,30 @@ def hyper_of(config: UntrustedPMFConfig, num_users: int) -> Hyper:
   )
 
 
+def start_factors(key: jax.Array, sizes: tuple[int, int], rank: int) -> Factors:
+  """Those of so many users and items before the first round."""
+  user_key, item_key = jax.random.split(key)
+  return Factors(
+    pmf.start_users(user_key, sizes[0], rank),
+    pmf.start_items(item_key, sizes[1], rank),
+  )
+
+
+def start_optimizer(factors: Any, hyper: Hyper, num_ratings: jax.Array) -> Any:
+  """That of one side or both, before the first round."""
+  return optimizer_state(MOMENTUM, factors, hyper.step_size / num_ratings)
+
+
 def start(key: jax.Array, data: Data, hyper: Hyper, *, rank: int) -> State:
   """The state before the first round, in which noise is drawn."""
-  user_key, item_key = jax.random.split(key)
-  begun = pmf.start_factors(user_key, item_key, data, rank)
+  sizes = data.by_user.num_rows, data.by_item.num_rows
+  begun = start_factors(key, sizes, rank)
   count = jnp.maximum(data.by_user.length.sum(), 1).astype(jnp.float32)
+  optimizer = start_optimizer(begun, hyper, count)
   counts = jnp.zeros(begun.item.shape, jnp.int32)
   return State(
     factors=begun,
-    optimizer=optimizer_state(MOMENTUM, begun, hyper.step_size / count),
+    optimizer=optimizer,
     noise_scales=jnp.zeros_like(begun.item),
     noise=counts,
     sums=jnp.stack([counts, counts]),
@@ -207,25 +217,41 @@ def _still(online: jax.Array, new: Any, old: Any) -> Any:
   return jax.tree.map(kept, new, old, is_leaf=is_factors)
 
 
-@functools.cache
-def rounds_step(users: Users):
-  """The step, a round; one object for equal arguments."""
+class RoundKeys(NamedTuple):
+  """What the key of a round is for."""
+
+  shares: jax.Array
+  online: jax.Array
+  own: jax.Array
+
+
+def round_keys(key: jax.Array) -> RoundKeys:
+  return RoundKeys(*jax.random.split(key, 3))
+
+
+def who_is_online(key: jax.Array, hyper: Hyper, num_users: int) -> jax.Array:
+  """[U] bool, of dynamic users in a round."""
+  return jax.random.bernoulli(key, hyper.online, (num_users,))
+
+
+def _rounds_step(users: Users):
+  """The step: a round."""
 
   def step(key: jax.Array, state: State, data: Data) -> State:
     hyper, factors = state.hyper, state.factors
-    share_key, online_key, round_key = jax.random.split(key, 3)
+    keys = round_keys(key)
     scales, noise = jax.lax.cond(
       state.done == 0,
       lambda key: _drawn_noise(key, state, data.by_item),
       lambda key: (state.noise_scales, state.noise),
-      share_key,
+      keys.shares,
     )
     num_users = data.by_user.num_rows
     online = jnp.ones(num_users, bool)
-    own = hyper.round_noise * jax.random.normal(round_key, noise.shape)
+    own = hyper.round_noise * jax.random.normal(keys.own, noise.shape)
     added = noise + _counts(own, hyper)
     if users == 'dynamic':
-      online = jax.random.bernoulli(online_key, hyper.online, (num_users,))
+      online = who_is_online(keys.online, hyper, num_users)
       # Pieces of noise are dealt to who is online: without them there is none.
       reached = _raters(data.by_item, online) > 0
       added = jnp.where(reached[:, None], added, 0)
@@ -250,6 +276,10 @@ def rounds_step(users: Users):
     )
 
   return step
+
+
+# One object each, so that equal settings are compiled once.
+STEPS = {users: _rounds_step(users) for users in ('static', 'dynamic')}
 
 
 def user_gradient(

@@ -11,8 +11,8 @@ Shapes: T = D (D + 1) / 2, W = T + D.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -62,6 +62,11 @@ class State(NamedTuple):
   sums: jax.Array  # [I, W] int32, as the recommender gets them
   more: jax.Array  # [I, W] int32, what the shares of c users add to the noise
   hyper: Hyper
+
+
+def width(rank: int) -> int:
+  """W, numbers in an item's sum."""
+  return rank * (rank + 3) // 2
 
 
 def feature_counts(features: ArrayLike) -> np.ndarray:
@@ -119,7 +124,7 @@ def start(data: Data, features: np.ndarray, hyper: Hyper) -> State:
   user = counts.astype(jnp.float32) * 2.0**-FEATURE_BITS
   user = jnp.concatenate([user, jnp.zeros_like(user[:, :1])], axis=1)
   items = jnp.zeros((num_items, rank + 1)).at[:, -1].set(1.0)
-  sums = jnp.zeros((num_items, rank * (rank + 3) // 2), jnp.int32)
+  sums = jnp.zeros((num_items, width(rank)), jnp.int32)
   return State(Factors(user, items), counts, sums, sums, hyper)
 
 
@@ -162,26 +167,6 @@ def statistic(rows: Rows, features: jax.Array, hyper: Hyper) -> jax.Array:
   return sum_over_slices(slice_sums, rows, features, (), hyper)
 
 
-def user_sums(
-  features: ArrayLike,
-  items: np.ndarray,
-  values: np.ndarray,
-  num_items: int,
-  hyper: Hyper,
-) -> np.ndarray:
-  """One user's part [I, W] of the statistic, int32, on the user's device."""
-  number = len(items)
-  # Padded, so that users with about as many ratings share compiled code.
-  padded = np.zeros(1 << max(number - 1, 0).bit_length(), np.float32)
-  padded[:number] = values
-  features = jnp.asarray(features, jnp.int32)
-  every = jnp.broadcast_to(features, (padded.size, features.size))
-  terms = np.asarray(rating_terms(every, jnp.asarray(padded), hyper))
-  sums = np.zeros((num_items, terms.shape[1]), np.int32)
-  np.add.at(sums, items, terms[:number])
-  return sums
-
-
 def noised_columns(rank: int, relation: Relation) -> slice:
   """Which of the W columns get noise: with 'replace' A is public."""
   return slice(rank * (rank + 1) // 2 if relation == 'replace' else 0, None)
@@ -203,32 +188,34 @@ def item_vectors(sums: jax.Array, hyper: Hyper) -> jax.Array:
   )
 
 
-@functools.cache
-def sums_step(relation: Relation, noise_bits: int, colluding: bool):
-  """The one step; one object for equal arguments.
+@dataclass(frozen=True)
+class SumsStep:
+  """The one step; equal where its settings are.
 
   Privacy: see `untrusted_pmf`. The noise is that of the U - c shares which
   nobody else knows. What the other c add to it is drawn in floats: it is
   independent of all else, so that no proof leans on its law.
   """
 
-  def step(key: jax.Array, state: State, data: Data) -> State:
+  relation: Relation
+  noise_bits: int
+  colluding: bool
+
+  def __call__(self, key: jax.Array, state: State, data: Data) -> State:
     noise_key, more_key = jax.random.split(key)
     exact = statistic(data.by_item, state.features, state.hyper)
-    noised = noised_columns(state.features.shape[1], relation)
+    noised = noised_columns(state.features.shape[1], self.relation)
     shape = exact[:, noised].shape
-    noise = shares.two_sided_geometric(noise_key, shape, noise_bits)
+    noise = shares.two_sided_geometric(noise_key, shape, self.noise_bits)
     more = state.more
-    if colluding:
-      drawn = _more(more_key, shape, state.hyper.more_shape, noise_bits)
+    if self.colluding:
+      drawn = _more(more_key, shape, state.hyper.more_shape, self.noise_bits)
       more = more.at[:, noised].set(drawn)
     sums = exact.at[:, noised].add(noise) + more
     vectors = item_vectors(sums, state.hyper)
     items = state.factors.item.at[:, :-1].set(vectors)
     factors = state.factors._replace(item=items)
     return state._replace(factors=factors, sums=sums, more=more)
-
-  return step
 
 
 def _more(key, shape, more_shape, noise_bits):
@@ -249,7 +236,6 @@ def sums_model(state: State, data: Data) -> Release:
   return noisy_equations.equations_model(cast(Any, state), data)
 
 
-@functools.cache
 def views(colluding: bool) -> dict[str, Callable[..., Any]]:
   """What parties see, together with c users or alone, for the auditor."""
 
@@ -262,14 +248,14 @@ def views(colluding: bool) -> dict[str, Callable[..., Any]]:
       public(state),
       sums=state.sums,
       noise_scales=None,
-      told=state.more if colluding else None,
+      colluders_shares=state.more if colluding else None,
     )
 
   def third_party(key: jax.Array, state: State, data: Data) -> ThirdPartyView:
     return ThirdPartyView(
       public(state),
       reports=_masked_reports(key, state, data),
-      told=state.more if colluding else None,
+      colluders_shares=state.more if colluding else None,
     )
 
   return {'recommender': recommender, 'third_party': third_party}

@@ -23,7 +23,7 @@ class RecommenderView(NamedTuple):
   public: PublicView
   sums: Any  # [I, W] of the one round; paper: [2, I, D] of the last two
   noise_scales: Any  # paper: H [I, D], which the recommender drew; else None
-  told: Any = None  # [I, W] the sum of the shares of users who collude
+  colluders_shares: Any = None  # [I, W] their sum
 
 
 class ThirdPartyView(NamedTuple):
@@ -31,7 +31,7 @@ class ThirdPartyView(NamedTuple):
 
   public: PublicView
   reports: Any  # [U, I, W] uint32; paper: [N, D], for whoever rated what
-  told: Any = None  # [I, W] the sum of the shares of users who collude
+  colluders_shares: Any = None  # [I, W] their sum
 
 
 class UserView(NamedTuple):

@@ -4,25 +4,13 @@ This code comes from the recommender, so it is given nothing but a socket: the
 worker, under another account, holds the ratings and checks every message.
 """
 
-import socket
-import struct
+from multiprocessing.connection import Client
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 app = ClientApp()
-_SIZE = struct.Struct('<Q')
-
-
-def _exactly(link: socket.socket, size: int) -> bytes:
-  parts = []
-  while size:
-    part = link.recv(min(size, 2**20))
-    if not part:
-      raise EOFError('the worker went away')
-    parts.append(part)
-    size -= len(part)
-  return b''.join(parts)
+_LONGEST = 600  # seconds that a worker may take
 
 
 @app.train()
@@ -30,12 +18,12 @@ def train(message: Message, context: Context) -> Message:
   """The worker's answer."""
   data = message.content.config_records['dpmf']['data']
   assert isinstance(data, bytes)
-  with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-    link.settimeout(600)
-    link.connect(str(context.node_config['socket']))
-    link.sendall(_SIZE.pack(len(data)) + data)
-    (size,) = _SIZE.unpack(_exactly(link, _SIZE.size))
-    answer = _exactly(link, size)
+  # Bytes only: `send` and `recv` would pickle.
+  with Client(str(context.node_config['socket']), 'AF_UNIX') as link:
+    link.send_bytes(data)
+    if not link.poll(_LONGEST):
+      raise TimeoutError('the worker takes too long')
+    answer = link.recv_bytes()
   content = RecordDict({'dpmf': ConfigRecord({'data': answer})})
   return Message(content, reply_to=message)
 

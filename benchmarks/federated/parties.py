@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.federated.processes import APP, Processes, free_port
 from dpmf_jax.federated.plan import AGGREGATOR, Plan
-from launch.federated.processes import APP, Processes, free_port
 
 _SUPERLINK = 'superlink'
 
@@ -67,7 +67,7 @@ def start_node(
       *_common(settings),
       f'--number={number}',
       f'--ratings={folder / "ratings.csv"}',
-      f'--users={folder / "users.json"}',
+      f'--user_ids={folder / "users.json"}',
       f'--state={folder / "state"}',
       f'--socket={settings.sockets / f"{number}.sock"}',
       *_seed(settings),

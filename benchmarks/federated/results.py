@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import json
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,15 @@ import numpy as np
 
 from dpmf_jax.evaluation import metrics
 from dpmf_jax.federated import folders
+from dpmf_jax.federated.keys import fit_key
 from dpmf_jax.federated.plan import Plan
-from dpmf_jax.federated.sdmf_node import factors_of
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import Data, training_data
-from dpmf_jax.runs import random_key
 from dpmf_jax.systems.sdmf import sdmf, sdmf_by_messages
 from dpmf_jax.systems.untrusted import sums as untrusted_sums
 from dpmf_jax.systems.untrusted_pmf import untrusted_pmf
 from dpmf_jax.training import fit
-from dpmf_jax.types import Release, System
+from dpmf_jax.types import Factors, Release, System
 
 
 def event_counts(log: list[dict[str, Any]]) -> dict[str, int]:
@@ -29,7 +29,24 @@ def event_counts(log: list[dict[str, Any]]) -> dict[str, int]:
   return dict(sorted(Counter(line['event'] for line in log).items()))
 
 
-def kept_by_nodes(folder: Path, plan: Plan) -> list[folders.Leaves]:
+def bytes_table(folder: str | Path) -> list[dict[str, Any]]:
+  """Messages and bytes by direction and kind, as serialised."""
+  found: dict[tuple[str, str], list[int]] = defaultdict(list)
+  text = (Path(folder) / 'bytes.jsonl').read_text(encoding='utf-8')
+  for row in map(json.loads, text.splitlines()):
+    found[row['direction'], row['kind']].append(row['bytes'])
+  return [
+    {
+      'direction': direction,
+      'kind': kind,
+      'messages': len(sizes),
+      'bytes': sum(sizes),
+    }
+    for (direction, kind), sizes in sorted(found.items())
+  ]
+
+
+def states_of_nodes(folder: Path, plan: Plan) -> list[folders.Leaves]:
   """What each node has in its folder."""
   return [
     folders.saved(folder / f'node-{i}' / 'state', plan) or {}
@@ -42,15 +59,10 @@ def accuracy(
 ) -> dict[str, Any]:
   """Held-out error of the deployed model beside the simulator's."""
   data, held_out = training_data(train), training_data(test).by_user
-  parts = kept_by_nodes(folder, plan)
-  key = random_key(seed)
+  parts = states_of_nodes(folder, plan)
   got = folders.saved(folder / 'recommender' / 'state', plan) or {}
-  if plan.sums:
-    releases, same = _sums(plan, parts, data, got, key)
-  elif plan.system == 'untrusted_pmf':
-    releases, same = _gradients(plan, parts, data, got, key)
-  else:
-    releases, same = _sdmf(plan, parts, data, got, key, seed)
+  compared = _COMPARED[plan.system, plan.config.variant]
+  releases, same = compared(plan, parts, data, got, seed)
   scale = plan.config.scale
   return {
     f'{name}test_rmse': metrics.rmse(held_out, release, scale)
@@ -58,17 +70,23 @@ def accuracy(
   } | same
 
 
-def _sdmf(plan, parts, data, got, key, seed):
+def _deployed(parts, got) -> Release:
+  """The model of users at their nodes and items at the recommender."""
+  user = np.concatenate([part['factors'] for part in parts])
+  factors = Factors(jnp.asarray(user), jnp.asarray(got['item']))
+  return Release(factors, jnp.float32(0))
+
+
+def _sdmf(plan, parts, data, got, seed):
   """Models by the name of who made them, and whether bits are the same."""
-  deployed = Release(factors_of(parts, got['item']), jnp.float32(0))
+  deployed = _deployed(parts, got)
   releases = {
     '': deployed,
-    'simulator_': _simulated(sdmf(plan.config), key, data),
+    'simulator_': _simulated(sdmf(plan.config), seed, data),
   }
   if seed is None:  # every party has a key of its own
     return releases, {}
-  system = sdmf_by_messages(plan.config)
-  messages = _simulated(system, random_key(seed), data)
+  messages = _simulated(sdmf_by_messages(plan.config), seed, data)
   same = all(
     np.array_equal(np.asarray(a), np.asarray(b))
     for a, b in zip(deployed.factors, messages.factors, strict=True)
@@ -76,7 +94,7 @@ def _sdmf(plan, parts, data, got, key, seed):
   return releases, {'same_bits': same}
 
 
-def _sums(plan, parts, data, got, key):
+def _sums(plan, parts, data, got, seed):
   """The same, for sums that are the simulator's but for the noise."""
   hyper = untrusted_sums.hyper_of(plan.config, plan.num_users)
   features = untrusted_sums.feature_counts(np.ones((plan.num_users, 1)))
@@ -89,31 +107,31 @@ def _sums(plan, parts, data, got, key):
   shares = sum(part['share'].sum(axis=0) for part in parts)
   releases = {
     '': deployed,
-    'simulator_': _simulated(untrusted_pmf(plan.config), key, data),
+    'simulator_': _simulated(untrusted_pmf(plan.config), seed, data),
   }
   # With all users in it; without some there is no such sum to compare with.
   same = np.array_equal(got['sums'], np.asarray(exact) + shares)
   return releases, {'same_sums': bool(same)}
 
 
-def _gradients(plan, parts, data, got, key):
+def compared_gradients(plan, parts, data, got, seed):
   """The same, for rounds of gradients with the users' shares of noise.
 
   With a seed the simulator starts where the parties did.
   """
-  deployed = Release(factors_of(parts, got['item']), jnp.float32(0))
+  deployed = _deployed(parts, got)
   noise = np.zeros(got['item'].shape, np.int32)
   share = np.concatenate([part['share'] for part in parts])
   np.add.at(noise, got['rated'], share)
   system = untrusted_pmf(plan.config)
-  fit_key, _ = jax.random.split(key)
-  init_key, _ = jax.random.split(fit_key)
+  key = fit_key(seed)
+  init_key, _ = jax.random.split(jax.random.clone(key))
   begun = system.init(init_key, data)._replace(
     noise=jnp.asarray(noise),
     noise_scales=jnp.asarray(got['scales']),
     done=jnp.int32(1),  # noise is drawn in the first round only
   )
-  state = fit(system, jax.random.clone(fit_key), data, start=(0, begun))
+  state = fit(system, key, data, start=(0, begun))
   releases = {'': deployed, 'simulator_': system.model(state, data)}
   far = [
     float(np.abs(np.asarray(a) - np.asarray(b)).max())
@@ -124,7 +142,13 @@ def _gradients(plan, parts, data, got, key):
   return releases, {'largest_difference': max(far)}
 
 
-def _simulated(system: System, key: jax.Array, data: Data) -> Release:
+def _simulated(system: System, seed: int | None, data: Data) -> Release:
   """What a simulator comes to; keys are used as parties use them."""
-  fit_key, _ = jax.random.split(key)
-  return system.model(fit(system, fit_key, data), data)
+  return system.model(fit(system, fit_key(seed), data), data)
+
+
+_COMPARED = {
+  ('sdmf', 'paper'): _sdmf,
+  ('untrusted_pmf', 'sound'): _sums,
+  ('untrusted_pmf', 'paper'): compared_gradients,
+}

@@ -1,4 +1,4 @@
-"""The files of a trial's parties; no flags, so that tests can import it."""
+"""The files of a trial's parties."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpmf_jax import files
-from dpmf_jax.federated import boxes
-from dpmf_jax.federated.carried import KEY_FILE
+from dpmf_jax.federated import envelopes
 from dpmf_jax.federated.plan import Node, Plan, new_run, write_plan
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.ratings.writing import write
@@ -70,9 +69,7 @@ def prepared(folder: Path, train: Ratings, plan: Plan) -> Plan:
     files.write_json(part / 'users.json', users, mode=0o600)
     (part / 'ratings.csv').chmod(0o600)
   if plan.system == 'untrusted_pmf':
-    key = lambda party: boxes.public_key(
-      boxes.own_key(party / 'state' / KEY_FILE)
-    )
+    key = lambda party: envelopes.public_key(envelopes.own_key(party / 'state'))
     plan = dataclasses.replace(
       plan,
       nodes=tuple(

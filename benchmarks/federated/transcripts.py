@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from dpmf_jax.federated import carried, messages, sums_node
+from dpmf_jax.federated import envelopes, messages, sums_protocol
 from dpmf_jax.federated.folders import Leaves
 from dpmf_jax.federated.journal import read_transcript
-from dpmf_jax.federated.messages import Kind
+from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.federated.plan import Plan
 from dpmf_jax.ratings.table import Ratings
 
@@ -30,14 +30,15 @@ def transcript_findings(
 
   Args:
     folder: of the trial, with the recommender's transcript: all messages go
-      through it. Boxes are opened with the aggregator's key, and searched too.
+      through it. Envelopes are opened with the aggregator's key, and searched,
+      too.
     plan: of the run.
     train: ratings that nodes have.
     parts: what nodes keep, after the run.
   """
   secrets = {
     'ratings': _rating_words(train),
-    **_kept_words(plan, train, parts),
+    **_words_at_nodes(plan, train, parts),
   }
   found = dict.fromkeys(secrets, 0)
   tables = {name: hash_table(words) for name, words in secrets.items()}
@@ -114,7 +115,7 @@ def _rating_words(train: Ratings) -> np.ndarray:
   return np.unique(np.concatenate(found))
 
 
-def _kept_words(
+def _words_at_nodes(
   plan: Plan, train: Ratings, parts: list[Leaves]
 ) -> dict[str, np.ndarray]:
   """What nodes keep: vectors of users, and words without their masks.
@@ -140,7 +141,7 @@ def _kept_words(
     user = train.user[there] - node.first
     item = train.item[there]
     ratings = (user, item, train.value[there])
-    counts = sums_node.own_sums(plan, node.size, ratings)[user, item]
+    counts = sums_protocol.own_sums(plan, node, ratings)[user, item]
     share = part['share'][user, item]
     words.append(np.concatenate([counts, counts + share]).astype(np.int32))
   found = pairs(np.concatenate(words), plan.num_users)
@@ -148,12 +149,10 @@ def _kept_words(
 
 
 def _all_bytes(folder: Path, plan: Plan) -> Iterator[bytes]:
-  """All messages, and what is in the boxes among them."""
+  """All messages, and what is in the envelopes among them."""
   private = None
   if plan.system == 'untrusted_pmf':
-    private = carried.party_key(
-      folder / 'aggregator' / 'state', plan.aggregator_key
-    )
+    private = envelopes.own_key(folder / 'aggregator' / 'state')
   for direction, peer, data in read_transcript(
     folder / 'recommender' / 'state'
   ):
@@ -161,6 +160,9 @@ def _all_bytes(folder: Path, plan: Plan) -> Iterator[bytes]:
     message = messages.from_bytes(data)
     from_node = direction == 'received' and peer < len(plan.nodes)
     if from_node and message.kind == Kind.SEALED and private is not None:
-      box = message.arrays[1].tobytes()
-      opened = carried.opened_report(plan, message.round, peer, box, private)
-      yield messages.to_bytes(opened)
+      envelope = message.arrays[1].tobytes()
+      arrays = envelopes.opened_report(
+        plan, message.round, peer, envelope, private
+      )
+      report = Message(Kind.REPORT, message.round, peer, arrays)
+      yield messages.to_bytes(report)

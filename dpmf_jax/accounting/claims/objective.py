@@ -13,7 +13,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpmf_jax.accounting.events import checked_count, checked_number
+from dpmf_jax.accounting.events import (
+  checked_count,
+  checked_number,
+  checked_positive,
+)
 from dpmf_jax.types import Relation
 
 
@@ -29,7 +33,7 @@ def claimed_pdp_threshold(
   `shares` say how often each of `epsilons` is asked for; all alike if None.
   `personal_threshold` has one rule more.
   """
-  epsilons = _checked(epsilons)
+  epsilons = checked_epsilons(epsilons)
   if threshold == 'mean':
     return float(np.average(epsilons, weights=shares))
   if threshold == 'max':
@@ -38,10 +42,7 @@ def claimed_pdp_threshold(
     raise ValueError(
       f"threshold must be 'mean', 'max' or a number, got {threshold!r}"
     )
-  threshold = checked_number('threshold', threshold)
-  if threshold <= 0:
-    raise ValueError(f'threshold must be > 0, got {threshold!r}')
-  return threshold
+  return checked_positive('threshold', threshold)
 
 
 def claimed_pdp_probabilities(
@@ -54,7 +55,7 @@ def claimed_pdp_probabilities(
   Reference: Zhang et al. (2019), Definition 5 and Algorithm 1, line 5, after
   Jorgensen, Yu and Cormode (2015).
   """
-  epsilons = _checked(epsilons)
+  epsilons = checked_epsilons(epsilons)
   t = claimed_pdp_threshold(epsilons, threshold)
   # Divided by e^t, above and below: nothing overflows.
   below = np.minimum(epsilons, t)
@@ -103,10 +104,9 @@ def claimed_objective_scale(
       f'scale must not go below 0 for add_remove, got {scale!r}: r_max would '
       'not bound what one rating can change'
     )
-  if checked_number('epsilon', epsilon) <= 0:
-    raise ValueError(f'epsilon must be > 0, got {epsilon!r}')
   sensitivity = high if relation == 'add_remove' else high - low
-  return (2 if objective == 'hua' else 1) * sensitivity / epsilon
+  factor = 2 if objective == 'hua' else 1
+  return factor * sensitivity / checked_positive('epsilon', epsilon)
 
 
 def claimed_hua_share_scale(
@@ -121,17 +121,15 @@ def claimed_hua_share_scale(
   Reference: Hua, Xia and Zhong (2015), scenario 2.
 
   Privacy: not against the recommender, who knows H and for whom the noise is
-  Gaussian of known size. `local.share_shape` has shares without that flaw.
+  Gaussian of known size. `mechanisms.shares` has shares without that flaw.
   """
-  for name, value in (('rating_range', rating_range), ('epsilon', epsilon)):
-    if checked_number(name, value) <= 0:
-      raise ValueError(f'{name} must be > 0, got {value!r}')
-  if checked_count('rank', rank) == 0:
-    raise ValueError('rank must be >= 1, got 0')
-  return 2 * rating_range * math.sqrt(rank) / epsilon
+  width = checked_positive('rating_range', rating_range)
+  rank = checked_count('rank', rank, 1)
+  return 2 * width * math.sqrt(rank) / checked_positive('epsilon', epsilon)
 
 
-def _checked(epsilons: ArrayLike) -> np.ndarray:
+def checked_epsilons(epsilons: ArrayLike) -> np.ndarray:
+  """`epsilons` in float64, or an error if one is not positive and finite."""
   epsilons = np.asarray(epsilons, np.float64)
   if epsilons.size == 0:
     raise ValueError('epsilons must not be empty')

@@ -1,6 +1,6 @@
 """Runs a recommender, an aggregator and nodes on this host, as a trial.
 
-  python -m launch.federated.trial --dataset=ml-100k --system=sdmf \\
+  python -m benchmarks.federated.trial --dataset=ml-100k --system=sdmf \\
     --nodes=4 --rounds=100 --epsilon=2 --output=runs/trial
 
 splits the ratings by user into a file for each node, starts all parties as
@@ -11,7 +11,7 @@ again or left out, and of sums what is proved against whom), plan.json,
 recommender/ with its log, and a folder for each node.
 
 The trial itself reads what nodes keep, to measure accuracy; in a deployment
-nobody can. README.md in this folder says how to start each party on a host of
+nobody can. launch/federated/README.md says how to start each party on a host of
 its own.
 """
 
@@ -46,14 +46,11 @@ _VARIANT = flags.DEFINE_enum(
   ['sound', 'paper'],
   'untrusted_pmf: one proved sum, or rounds of gradients as published.',
 )
-_USERS = flags.DEFINE_enum(
-  'users',
-  'static',
-  ['static', 'dynamic'],
-  'untrusted_pmf, paper: whether all users are in every round.',
-)
 _ONLINE = flags.DEFINE_float(
-  'online', 0.5, 'Chance of a user to be in a round, for --users=dynamic.'
+  'online',
+  None,
+  'untrusted_pmf, paper: chance of a user to be in a round (dynamic users); '
+  'by default all are in every round (static users).',
 )
 _ROUNDS = flags.DEFINE_integer('rounds', 100, 'How many rounds, but for sums.')
 _RANK = flags.DEFINE_integer('rank', 50, 'Number of factors, but for sums.')
@@ -112,14 +109,12 @@ def _settings() -> dict[str, Any]:
   """The system's settings from the flags."""
   common: dict[str, Any] = {'epsilon': _EPSILON.value}
   published = (_SYSTEM.value, _VARIANT.value) == ('untrusted_pmf', 'paper')
-  if _USERS.value == 'dynamic' and not published:
-    raise ValueError(
-      '--users=dynamic is for --system=untrusted_pmf --variant=paper'
-    )
+  if _ONLINE.value is not None and not published:
+    raise ValueError('--online is for --system=untrusted_pmf --variant=paper')
   if _SYSTEM.value == 'sdmf':
     return common | {'rank': _RANK.value, 'steps': _ROUNDS.value}
   if _VARIANT.value == 'paper':
-    if _USERS.value == 'dynamic':
+    if _ONLINE.value is not None:
       common |= {'users': 'dynamic', 'online': _ONLINE.value}
     return common | {
       'variant': 'paper',
@@ -138,10 +133,10 @@ def _settings() -> dict[str, Any]:
 
 def main(argv) -> int:
   del argv
-  from dpmf_jax.federated.journal import bytes_table, read_log
+  from benchmarks.federated import parties, preparation, results, transcripts
+  from benchmarks.federated.processes import processes
+  from dpmf_jax.federated.journal import read_log
   from dpmf_jax.ratings.splits import random_split
-  from launch.federated import parties, preparation, results, transcripts
-  from launch.federated.processes import processes
 
   folder = Path(_OUTPUT.value).resolve()
   if folder.exists() and not _OVERWRITE.value:
@@ -185,7 +180,7 @@ def main(argv) -> int:
     'nodes': len(plan.nodes),
     'finished': done,
     'seconds': round(time.monotonic() - began, 3),
-    'bytes': bytes_table(folder / 'recommender' / 'state'),
+    'bytes': results.bytes_table(folder / 'recommender' / 'state'),
     'events': results.event_counts(log),
   }
   if plan.sums:
@@ -194,7 +189,7 @@ def main(argv) -> int:
     report |= results.accuracy(folder, plan, train, test, seed=_SEED.value)
   if done and _TRANSCRIPT.value:
     report['transcript'] = transcripts.transcript_findings(
-      folder, plan, train, results.kept_by_nodes(folder, plan)
+      folder, plan, train, results.states_of_nodes(folder, plan)
     )
   (folder / 'metrics.json').write_text(json.dumps(report, indent=2) + '\n')
   print(json.dumps(report, indent=2))
@@ -232,12 +227,12 @@ def _watched(running, plan, settings, kills) -> bool:
   """Whether the run finished; kills nodes on the way where asked to."""
   import tqdm
 
+  from benchmarks.federated import parties
   from dpmf_jax.federated.journal import read_log
-  from launch.federated import parties
 
-  rounds = plan.turns
-  if plan.system == 'untrusted_pmf' and plan.config.variant == 'paper':
-    rounds = plan.config.rounds
+  config = plan.config
+  rounds = config.steps if plan.system == 'sdmf' else config.rounds
+  rounds = 1 if plan.sums else rounds
   state = settings.folder / 'recommender' / 'state'
   seen, done, moved = 0, 0, time.monotonic()
   with tqdm.tqdm(total=rounds, unit='round') as bar:

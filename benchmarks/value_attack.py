@@ -18,11 +18,13 @@ only to say how well the attack did.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+from dpmf_jax.evaluation import plots
 
 # Lengths of p_u that are tried, on a logarithmic grid.
 _LENGTHS = np.geomspace(0.05, 20.0, 241)
@@ -205,3 +207,25 @@ def roc(score: ArrayLike, truth: ArrayLike) -> Curve:
   false_positive = np.append(0.0, misses / (~truth).sum())
   area = float(np.trapezoid(true_positive, false_positive))
   return Curve(false_positive, true_positive, area)
+
+
+def draw(path: str, curves: Mapping[str, Curve], *, title: str) -> None:
+  """Writes a PNG of the curves by label."""
+  axes = plots.axes_of(5, 4.6)
+  axes.plot(
+    [0, 1], [0, 1], color='#999999', linewidth=1, label='a guess, area 0.500'
+  )
+  for label, curve in curves.items():
+    axes.plot(
+      curve.false_positive,
+      curve.true_positive,
+      label=f'{label}, area {curve.area:.3f}',
+    )
+  plots.write(
+    path,
+    axes,
+    x_label='unrated items taken for rated',
+    y_label='rated items found',
+    title=title,
+    loc='lower right',
+  )
