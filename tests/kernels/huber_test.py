@@ -241,7 +241,8 @@ def test_the_noise_that_covers_is_not_that_of_the_objective():
   system = objective_pmf(config_of())
   state = system.init(jax.random.key(0), data)
   hyper = state.hyper
-  hyper = hyper._replace(cover=jnp.float32(1), noise=hyper.ridge)
+  cover = hyper.cover._replace(std=jnp.float32(1))
+  hyper = hyper._replace(cover=cover, noise=hyper.ridge)
   state = system.step(jax.random.key(5), state._replace(hyper=hyper), data)
   found = np.asarray(state.factors.item[1:, 0], np.float64)
   # Two independent ones of variance 2; six standard errors, 1e-9.
