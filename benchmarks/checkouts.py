@@ -53,7 +53,10 @@ _DATA_DIR = flags.DEFINE_string(
 )
 
 # Flags and scripts that have another name in `before`: {'--new': '--old'}.
-RENAMED = {'benchmarks.federated.trial': 'launch.federated.trial'}
+RENAMED = {
+  'benchmarks.federated.trial': 'launch.federated.trial',
+  '--attendance': '--users',
+}
 # What is meant to differ: {pattern of where: why}, as in 'run/ids.json *' or
 # 'ran.json [[]0].stdout*', where [[] stands for a bracket.
 EXPECTED = {
@@ -74,6 +77,8 @@ EXPECTED = {
       'memory',
       'final_bias_ridge',
       'init_size',
+      'users',  # attendance
+      'attendance',
     )
   },
 }

@@ -72,7 +72,7 @@ def runs(num_users: int) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
       f'paper, dynamic, half online, {epsilon:g} (claimed)',
       ours,
       'paper',
-      {**given, 'users': 'dynamic', 'online': 0.5},
+      {**given, 'attendance': 'dynamic', 'online': 0.5},
     )
     yield f'sound, {epsilon:g} (proved)', ours, 'sound', given
     yield (
@@ -107,7 +107,7 @@ def sent_bytes(ratings) -> dict[str, float]:
   made = {}
   for label, variant, masks, settings in (
     ('paper, static', 'paper', 'sent', {}),
-    ('paper, dynamic', 'paper', 'sent', {'users': 'dynamic'}),
+    ('paper, dynamic', 'paper', 'sent', {'attendance': 'dynamic'}),
     ('paper, static, seeds', 'paper', 'seed', {}),
     ('sound, masks sent', 'sound', 'sent', {}),
     ('sound, seeds', 'sound', 'seed', {}),

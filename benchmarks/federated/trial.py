@@ -115,7 +115,7 @@ def _settings() -> dict[str, Any]:
     return common | {'rank': _RANK.value, 'steps': _ROUNDS.value}
   if _VARIANT.value == 'paper':
     if _ONLINE.value is not None:
-      common |= {'users': 'dynamic', 'online': _ONLINE.value}
+      common |= {'attendance': 'dynamic', 'online': _ONLINE.value}
     return common | {
       'variant': 'paper',
       'relation': 'replace',

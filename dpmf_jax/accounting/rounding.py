@@ -74,7 +74,7 @@ def user_term_bound(
   return MAX_ITEM_WEIGHT * largest
 
 
-def least_spacing(num_users: int, largest: float) -> float:
+def smallest_spacing(num_users: int, largest: float) -> float:
   """The finest lattice on which sums of `num_users` terms fit: a power of 2."""
   bits = _SUM_BITS - (num_users - 1).bit_length()
   return math.ldexp(1.0, math.frexp(largest)[1] - bits)

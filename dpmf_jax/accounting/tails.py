@@ -25,7 +25,7 @@ LAPLACE_ERROR = 2.0**-20
 UNCOVERED = 1e-9
 # A pair that is moved by less than this many standard deviations counts as if
 # it were moved by as many; see `uncovered_jointly`.
-_LEAST_MOVE = 0.12
+_MIN_MOVE = 0.12
 
 
 def beyond(radius: float) -> float:
@@ -76,15 +76,15 @@ def uncovered_jointly(noise_multiplier: float, num_draws: int) -> float:
   most = 1 / noise_multiplier
   if most > 7:
     return num_draws * beyond(0.0)
-  return num_draws * beyond(REACH - _LEAST_MOVE) + beyond(REACH - most)
+  return num_draws * beyond(REACH - _MIN_MOVE) + beyond(REACH - most)
 
 
-def most_draws(lost: float) -> int:
+def max_draws(lost: float) -> int:
   """As many draws as `uncovered_jointly` has where it is at most `lost`."""
-  return math.ceil(lost / beyond(REACH - _LEAST_MOVE))
+  return math.ceil(lost / beyond(REACH - _MIN_MOVE))
 
 
-def most_laplace_epsilon() -> float:
+def max_laplace_epsilon() -> float:
   """The largest epsilon for which `laplace_uncovered` is at most UNCOVERED."""
   return math.log(UNCOVERED / laplace_uncovered(0.0)) - 1e-12
 
@@ -99,7 +99,7 @@ def laplace_uncovered(epsilon: float) -> float:
   return 4 * math.exp(epsilon - LAPLACE_REACH)
 
 
-def most_l2_laplace_epsilon(dimension: int) -> float:
+def max_l2_laplace_epsilon(dimension: int) -> float:
   """The same for one draw of `laplace.l2_laplace` in that many dimensions."""
   # What is taken off is more than the 1 in 1 + e^epsilon.
   return math.log(2 * UNCOVERED / l2_laplace_uncovered(0.0, dimension)) - 1e-3

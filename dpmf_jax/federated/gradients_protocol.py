@@ -446,7 +446,7 @@ _DYNAMIC = _STATIC._replace(
 def schedule(plan: Plan) -> tuple[Step, ...]:
   """What each turn is for."""
   rounds = plan.config.rounds
-  if plan.config.users == 'dynamic':
+  if plan.config.attendance == 'dynamic':
     return (_RATINGS, _SCALES, _SHARES, *(_ONLINE, _DYNAMIC) * rounds)
   return (_RATINGS, _SCALES, *(_STATIC,) * rounds)
 

@@ -18,7 +18,7 @@ import numpy as np
 _MAGIC, _VERSION = b'DPMF', 1
 _HEADER = struct.Struct('<4sBBBBII')
 _TYPES = ('<u4', '<f4', '|u1')
-_MOST_AXES = 4
+_MAX_AXES = 4
 
 
 class Kind(enum.IntEnum):
@@ -49,7 +49,7 @@ def to_bytes(message: Message) -> bytes:
   for array in message.arrays:
     array = np.asarray(array)
     code = array.dtype.newbyteorder('<').str
-    if code not in _TYPES or array.ndim > _MOST_AXES:
+    if code not in _TYPES or array.ndim > _MAX_AXES:
       raise ValueError(f'{array.dtype} of {array.ndim} axes is not sent')
     parts.append(struct.pack('<BB', _TYPES.index(code), array.ndim))
     parts.append(struct.pack(f'<{array.ndim}I', *array.shape))
@@ -81,7 +81,7 @@ def _array(data: bytes, place: int) -> tuple[np.ndarray, int]:
     raise ValueError(f'the message ends at byte {len(data)}, in an array')
   code, axes = data[place], data[place + 1]
   start = place + 2 + 4 * axes
-  if code >= len(_TYPES) or axes > _MOST_AXES or len(data) < start:
+  if code >= len(_TYPES) or axes > _MAX_AXES or len(data) < start:
     raise ValueError(f'no array at byte {place}')
   shape = struct.unpack_from(f'<{axes}I', data, place + 2)
   dtype = np.dtype(_TYPES[code])

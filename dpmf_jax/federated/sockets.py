@@ -19,7 +19,7 @@ from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 2**31
+MAX_BYTES = 2**31
 _LONGEST = 600  # seconds that a worker may take
 _STALLED = 60  # and that it waits for who has asked
 
@@ -29,7 +29,7 @@ def asked(path: str | Path, data: bytes, seconds: int) -> bytes:
   with Client(str(path), 'AF_UNIX') as link:
     _give_up_after(link, seconds)
     link.send_bytes(data)
-    return link.recv_bytes(MOST_BYTES)
+    return link.recv_bytes(MAX_BYTES)
 
 
 def serve(path: str | Path, handle: Callable[[bytes], bytes]) -> None:
@@ -48,7 +48,7 @@ def serve(path: str | Path, handle: Callable[[bytes], bytes]) -> None:
         listening.accept() as link,
       ):
         _give_up_after(link, _STALLED)
-        link.send_bytes(handle(link.recv_bytes(MOST_BYTES)))
+        link.send_bytes(handle(link.recv_bytes(MAX_BYTES)))
 
 
 def _give_up_after(link: Any, seconds: int) -> None:

@@ -100,7 +100,7 @@ def item_sums(
     rows: the ratings by item.
     users: one weight, bias and vector for each.
     public: see `Public`.
-    unit: a power of 2, at least `rounding.least_spacing`.
+    unit: a power of 2, at least `rounding.smallest_spacing`.
 
   Privacy: with users' weights from `weights(squared_norms(...), bound)` and
   ||p|| <= vector_bound, a user's terms times the unit have an L2 norm of at

@@ -9,7 +9,7 @@ from dpmf_jax.accounting import gaussian
 from dpmf_jax.types import Unit
 
 # Chosen on MovieLens-100K and 1M; see docs/results.md.
-_LEAST_SIGNAL = 14.0
+_MIN_SIGNAL = 14.0
 _SIGNAL_PER_FACTOR = 6.0
 _MANY_ROUNDS = 24.0
 _RANKS = 3, 16
@@ -17,7 +17,7 @@ _RANKS = 3, 16
 # two ways MovieLens-100K has 25 to 35, MovieLens-1M 30 to 45.
 _VECTORS_FROM = 33.0
 _EACH = 40.0
-MOST_RANK = 8
+MAX_RANK = 8
 
 
 def rank_for(mu: float, num_users: int, num_items: int) -> int:
@@ -34,7 +34,7 @@ def rank_for(mu: float, num_users: int, num_items: int) -> int:
   strength = mu * num_users / math.sqrt(num_items)
   if strength < _VECTORS_FROM:
     return 0
-  return int(min(max(round(strength / _EACH), 2), MOST_RANK))
+  return int(min(max(round(strength / _EACH), 2), MAX_RANK))
 
 
 def signal(
@@ -93,7 +93,7 @@ def choice(
     strength = signal(
       num_users=num_users, num_items=num_items, epsilon=epsilon, delta=delta
     )
-    if strength >= _LEAST_SIGNAL:
+    if strength >= _MIN_SIGNAL:
       lowest, highest = _RANKS
       rank = math.floor(strength / _SIGNAL_PER_FACTOR + 0.5)
       rank = min(max(rank, lowest), highest)

@@ -10,7 +10,11 @@ from typing import cast
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
-from dpmf_jax.accounting.rounding import MAX_STD, least_spacing, user_term_bound
+from dpmf_jax.accounting.rounding import (
+  MAX_STD,
+  smallest_spacing,
+  user_term_bound,
+)
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP
 from dpmf_jax.plans import assumptions
 from dpmf_jax.plans import settings as declare
@@ -121,7 +125,7 @@ def lattice_unit(config: DPALSConfig, num_users: int) -> float:
     config.count_scale * config.quarter,
     config.vector_share,
   )
-  unit = least_spacing(num_users, largest)
+  unit = smallest_spacing(num_users, largest)
   std = plan(config).noise['sums']
   return max(unit, math.ldexp(2.0, math.frexp(std / MAX_STD)[1]))
 
@@ -230,7 +234,7 @@ def _guarantee(
     rank = 'chosen from the numbers of users and items'
   # How many items there are is not known here: as many draws as `check_tails`
   # lets pass.
-  draws = tails.most_draws(TAIL_SHARE * config.delta / config.steps)
+  draws = tails.max_draws(TAIL_SHARE * config.delta / config.steps)
   return Guarantee(
     status='proved',
     unit='user',

@@ -73,8 +73,8 @@ class ObjectivePMFConfig:
         'the width of the scale'
       )
     if self.variant == 'sound' and self.loss == 'huber':
-      declare.check_most_epsilon(self, tails.most_laplace_epsilon())
-      declare.check_least_delta(self, tails.laplace_uncovered(self.epsilon))
+      declare.check_max_epsilon(self, tails.max_laplace_epsilon())
+      declare.check_min_delta(self, tails.laplace_uncovered(self.epsilon))
     if self.objective == 'hua' and self.relation != 'replace':
       raise ValueError(
         "Hua et al. claim nothing for relation='add_remove'; use "
@@ -112,10 +112,10 @@ class ObjectivePMFConfig:
 
 def _check_tails(config: ObjectivePMFConfig, rank: int) -> None:
   """Raises ValueError where delta does not pay for ends of noise (sound)."""
-  declare.check_most_epsilon(
-    config, tails.most_l2_laplace_epsilon(dimension(config, rank))
+  declare.check_max_epsilon(
+    config, tails.max_l2_laplace_epsilon(dimension(config, rank))
   )
-  declare.check_least_delta(config, uncovered(config, rank))
+  declare.check_min_delta(config, uncovered(config, rank))
 
 
 def uncovered(config: ObjectivePMFConfig, rank: int) -> float:
@@ -177,7 +177,7 @@ class Huber(NamedTuple):
 # The smallest ridge, so that the bound on the search's errors stays small;
 # the part of epsilon that is spent on the ridge if it is larger; and the part
 # spent on covering the search.
-_LEAST_RIDGE, _RIDGE_SHARE, _COVER_SHARE = 0.5, 0.3, 0.02
+_MIN_RIDGE, _RIDGE_SHARE, _COVER_SHARE = 0.5, 0.3, 0.02
 
 
 def huber_parts(config: ObjectivePMFConfig) -> Huber:
@@ -189,7 +189,7 @@ def huber_parts(config: ObjectivePMFConfig) -> Huber:
   minimum for both neighbours.
   """
   epsilon = config.epsilon
-  ridge = max(_LEAST_RIDGE, 1 / math.expm1(_RIDGE_SHARE * epsilon))
+  ridge = max(_MIN_RIDGE, 1 / math.expm1(_RIDGE_SHARE * epsilon))
   bound, label = config.knee, config.label_bound
   cover_epsilon = _COVER_SHARE * epsilon
   noise = bound / (epsilon - cover_epsilon - math.log1p(1 / ridge))

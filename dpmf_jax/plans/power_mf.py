@@ -92,10 +92,8 @@ class PowerMFConfig:
     if self.rank and not self.delta > 0:
       raise ValueError('delta=0 needs rank=0: Gaussian noise has no pure form')
     if not self.rank:
-      declare.check_most_epsilon(self, tails.most_l2_laplace_epsilon(2))
-      declare.check_least_delta(
-        self, tails.l2_laplace_uncovered(self.epsilon, 2)
-      )
+      declare.check_max_epsilon(self, tails.max_l2_laplace_epsilon(2))
+      declare.check_min_delta(self, tails.l2_laplace_uncovered(self.epsilon, 2))
     plan(self)  # raises for so little noise that the end of its tails tells
 
   @property

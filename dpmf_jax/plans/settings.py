@@ -35,7 +35,7 @@ _Class = TypeVar('_Class')
 
 
 class _Declared(NamedTuple):
-  """What `setting` was told."""
+  """The arguments of `setting`."""
 
   help: str
   minimum: float | None
@@ -151,9 +151,9 @@ def _interval(declared: _Declared, kind: type) -> str:
 @functools.cache
 def settings_of(config: type) -> tuple[Setting, ...]:
   """The settings of a config class, in the order of their declaration."""
-  hints, told = typing.get_type_hints(config), _attributes(config)
+  hints, texts = typing.get_type_hints(config), _attributes(config)
   return tuple(
-    _setting(field, hints[field.name], told)
+    _setting(field, hints[field.name], texts)
     for field in dataclasses.fields(config)
     if 'declared' in field.metadata
   )
@@ -161,16 +161,16 @@ def settings_of(config: type) -> tuple[Setting, ...]:
 
 def _attributes(config: type) -> dict[str, str]:
   """What docstrings of the class and its bases say of settings."""
-  told = {}
+  texts = {}
   for cls in reversed(config.__mro__):
     _, _, section = inspect.cleandoc(cls.__doc__ or '').partition('Attributes:')
     for name, text in re.findall(r'^  (\w+): ((?:.|\n   )*)', section, re.M):
-      told[name] = ' '.join(text.split())
-  return told
+      texts[name] = ' '.join(text.split())
+  return texts
 
 
 def _setting(
-  field: dataclasses.Field, hint: Any, told: dict[str, str]
+  field: dataclasses.Field, hint: Any, texts: dict[str, str]
 ) -> Setting:
   declared: _Declared = field.metadata['declared']
   parts = (hint,)
@@ -184,7 +184,7 @@ def _setting(
   kind = typing.get_origin(kind) or kind
   if kind not in (int, float, bool, str, tuple):
     kind = object
-  help = declared.help or told.get(field.name, '')
+  help = declared.help or texts.get(field.name, '')
   return Setting(
     field.name, kind, optional, field.default, choices, help, declared
   )
@@ -328,7 +328,7 @@ def no_guarantee(
   )
 
 
-def check_most_epsilon(config: Any, most: float) -> None:
+def check_max_epsilon(config: Any, most: float) -> None:
   """Raises ValueError where epsilon is so large that noise ends before it."""
   if config.epsilon > most:
     raise ValueError(
@@ -336,7 +336,7 @@ def check_most_epsilon(config: Any, most: float) -> None:
     )
 
 
-def check_least_delta(config: Any, uncovered: float) -> None:
+def check_min_delta(config: Any, uncovered: float) -> None:
   """Raises ValueError where delta is less than the ends of the noise cost.
 
   A delta of 0 stands for what they cost.

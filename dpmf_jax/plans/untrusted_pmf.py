@@ -20,12 +20,12 @@ from dpmf_jax.plans.spec import Case, Plan, Spec
 from dpmf_jax.types import Guarantee, Relation
 
 View = Literal['public', 'recommender', 'third_party']
-Users = Literal['static', 'dynamic']
+Attendance = Literal['static', 'dynamic']
 
 # Products of a feature (2^8), another and count units stay below 2^31.
 FEATURE_BITS = 8
-_MOST_COUNT_UNITS = 2**15 - 1
-_MOST_LABEL_UNITS = 2**22
+_MAX_COUNT_UNITS = 2**15 - 1
+_MAX_LABEL_UNITS = 2**22
 
 
 @declare.config
@@ -42,8 +42,8 @@ class UntrustedPMFConfig:
       be done again. A node that drops out takes all of its users with it.
     view: What `release` gives: public, what everybody gets; or all that the
       recommender or the third party sees, for the auditor.
-    users: paper: whether the same users are online in all rounds (scenario 2 or
-      3).
+    attendance: paper: whether the same users are online in all rounds
+      (scenario 2 or 3).
     online: Part of the users who are in a round.
     round_noise: paper: standard deviation of the noise that a round has of its
       own, the paper's rho, which it does not define; 0 leaves it out.
@@ -64,7 +64,7 @@ class UntrustedPMFConfig:
   colluders: int = declare.setting(default=0)
   dropouts: int = declare.setting(default=0)
   view: View = declare.setting(default='public', flag=False)
-  users: Users = declare.setting(default='static')
+  attendance: Attendance = declare.setting(default='static')
   online: float = declare.setting(default=1.0, above=0, maximum=1)
   round_noise: float = declare.setting(default=0.0, minimum=0)
   rank: int = declare.rank(default=20)
@@ -86,10 +86,10 @@ class UntrustedPMFConfig:
         raise ValueError(
           "Hua et al. claim nothing for relation='add_remove'; use 'replace'"
         )
-      if self.users == 'static' and self.online != 1:
+      if self.attendance == 'static' and self.online != 1:
         raise ValueError(
-          f"online={self.online} must be 1 for users='static': whoever is not "
-          'there leaves a mask in the sum'
+          f"online={self.online} must be 1 for attendance='static': whoever is "
+          'not there leaves a mask in the sum'
         )
     else:
       units_of(self)
@@ -130,12 +130,12 @@ def units_of(config: UntrustedPMFConfig) -> Units:
   most = largest_move(config.epsilon, config.noise_bits)
   if config.relation == 'replace':
     label = most // 2
-    count = min(label, _MOST_COUNT_UNITS)
+    count = min(label, _MAX_COUNT_UNITS)
   else:
     part = config.label_bound / (config.label_bound + config.count_scale)
     label = int(most * part)
     count = most - label
-  fits = count <= _MOST_COUNT_UNITS and label <= _MOST_LABEL_UNITS
+  fits = count <= _MAX_COUNT_UNITS and label <= _MAX_LABEL_UNITS
   if min(count, label) < 1 or not fits:
     fewer = 'more' if fits else 'fewer'
     raise ValueError(
@@ -270,8 +270,8 @@ def guarantee(
       released=released,
       secret=SECRET,
       assumptions=CLAIM,
-      mechanism=f'{config.rounds} rounds of gradients of {config.users} users, '
-      'with Laplace noise per coordinate of scale '
+      mechanism=f'{config.rounds} rounds of gradients of {config.attendance} '
+      'users, with Laplace noise per coordinate of scale '
       f'{share_scale(config):.6g}, drawn once in shares',
       event=accounting.ClaimedPure(config.epsilon),
     )
@@ -313,9 +313,9 @@ def plan(config: UntrustedPMFConfig, rank: int = 1) -> Plan:
     return Plan(stated, config.rounds, {'gradients': scale})
   # The simulator's noise is within 1e-17 of its law on each coordinate.
   chance = rank * (rank + 3) // 2 * 1e-17
-  declare.check_most_epsilon(config, math.log(tails.UNCOVERED / chance) - 1e-3)
+  declare.check_max_epsilon(config, math.log(tails.UNCOVERED / chance) - 1e-3)
   ends = (1 + math.exp(config.epsilon)) * chance
-  declare.check_least_delta(config, ends)
+  declare.check_min_delta(config, ends)
   event = cast(accounting.Pure, stated.event)
   event = dataclasses.replace(event, uncovered=ends)
   return Plan(
@@ -396,7 +396,7 @@ def communication(
     round_bytes(
       rank=config.rank,
       num_items=number,
-      users=config.users,
+      users=config.attendance,
       masks=masks or 'sent',
     )
     for number in (few, few + 1)
@@ -455,7 +455,7 @@ SPEC = Spec(
     # H is in the recommender's view, and drawn in each run; the start is known.
     'paper': (
       Case(_TWO, 'known'),
-      Case({**_TWO, 'users': 'dynamic'}, 'known'),
+      Case({**_TWO, 'attendance': 'dynamic'}, 'known'),
       Case({**_SIX, 'view': 'third_party'}, 'known'),
       Case({**_SIX, 'view': 'public'}, 'known'),
     ),

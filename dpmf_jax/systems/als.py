@@ -32,7 +32,7 @@ from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Release, System
 
 # Least confidence of an implicit rating, which is divided by.
-_LEAST = 1e-3
+_MIN_CONFIDENCE = 1e-3
 
 
 class State(NamedTuple):
@@ -88,7 +88,7 @@ def implicit_side(
 ) -> jax.Array:
   """Factors [R, D] by Hu et al., eq. (4): (Y^T Y + Y^T (C - 1) Y + ridge)^-1
   Y^T C p, with p = 1 for what was rated."""
-  weight = jnp.maximum(hyper.alpha * rows.value, _LEAST)  # c - 1
+  weight = jnp.maximum(hyper.alpha * rows.value, _MIN_CONFIDENCE)  # c - 1
   ridge = jnp.full(rows.num_rows, hyper.ridge)
   return _solved(
     rows,

@@ -29,8 +29,8 @@ def exact_fit(
   *,
   quarter: jax.Array,
   center: jax.Array,
-  most_norm: float,
-  most_label: float,
+  max_norm: float,
+  max_label: float,
   vector_ridge: jax.Array,
   bias_ridge: jax.Array,
 ) -> tuple[Columns, jax.Array]:
@@ -42,8 +42,8 @@ def exact_fit(
     vector: [I, D] of items.
     quarter: the unit of ratings; vectors are in it, too.
     center: what ratings are counted from.
-    most_norm: bound on the norm of an item's vector, in quarters.
-    most_label: bound on a rating less the item's mean, in quarters.
+    max_norm: bound on the norm of an item's vector, in quarters.
+    max_label: bound on a rating less the item's mean, in quarters.
     vector_ridge, bias_ridge: penalties, for ratings in quarters.
 
   Privacy: a function of the user's own ratings and of the items, which are
@@ -58,8 +58,8 @@ def exact_fit(
     rows,
     factors,
     label,
-    clip_norm=1.05 * math.hypot(1.0, most_norm),
-    label_bound=most_label,
+    clip_norm=1.05 * math.hypot(1.0, max_norm),
+    label_bound=max_label,
     shift=least_shift(factors.shape[0], slots),
   )
   rank = vector.shape[1]

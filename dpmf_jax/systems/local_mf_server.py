@@ -23,7 +23,7 @@ _ROUNDS = 10  # of the subspace iteration
 # users' means.
 _RATING_VARIANCE = 1.0
 _USER_VARIANCE = 0.2
-_LEAST_RATE = 1e-4
+_MIN_RATE = 1e-4
 _COUNT_ERROR = 0.5  # relative, of counts as the product of rates has them
 
 
@@ -128,7 +128,7 @@ def item_means(
 
 
 def _chances(user: jax.Array, item: jax.Array) -> jax.Array:
-  return jnp.clip(user[:, None] * item[None], _LEAST_RATE, 1.0)
+  return jnp.clip(user[:, None] * item[None], _MIN_RATE, 1.0)
 
 
 def _user_means(count, total, tables: Estimates, mean) -> jax.Array:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from dpmf_jax.kernels.dense import eigen
 
 _ROUNDS = 20
-_LEAST = 1e-8  # prior variance of a direction that noise has drowned
+_MIN_VARIANCE = 1e-8  # prior variance of a direction that noise has drowned
 
 
 def second_moment(factors: jax.Array, count: jax.Array) -> jax.Array:
@@ -57,7 +57,7 @@ def shrunk_rows(
   def improved(_, prior):
     found = gain(prior[None])
     left = jnp.square(found * rotated) + prior[None] * (1 - found * mass)
-    return jnp.maximum(left.mean(axis=0), _LEAST)
+    return jnp.maximum(left.mean(axis=0), _MIN_VARIANCE)
 
   start = jnp.full(size.shape, 0.1, jnp.float32)
   prior = jax.lax.fori_loop(0, _ROUNDS, improved, start)

@@ -81,7 +81,7 @@ def _paper(config: UntrustedPMFConfig) -> System:
 
   return System(
     init=init,
-    step=untrusted_rounds.STEPS[config.users],
+    step=untrusted_rounds.STEPS[config.attendance],
     model=untrusted_rounds.rounds_model,
     steps=config.rounds,
     guarantee=plan(config).guarantee,

@@ -186,5 +186,5 @@ def test_draws_are_at_least_those_that_are_checked():
   with pytest.raises(ValueError, match='tails'):
     dpals_plan.check_tails(config, most // 5 + 1)
   for lost in (1e-12, 1e-8):
-    most = tails.most_draws(lost)
+    most = tails.max_draws(lost)
     assert tails.uncovered_jointly(1e9, most + 1) > lost

@@ -102,7 +102,7 @@ def test_fresh_noise_in_a_round_stops_the_difference():
 
 def test_an_absent_user_is_isolated_with_their_rating_and_vector():
   # Dynamic users: noise does not depend on who is online.
-  config = paper(users='dynamic')
+  config = paper(attendance='dynamic')
   hyper = rounds.hyper_of(config, 8)
   rng = np.random.default_rng(3)
   vectors = rng.normal(size=(8, 3)) * 0.4

@@ -34,7 +34,7 @@ pytest.importorskip(
 )
 
 # Few enough that some items have no rater who is online.
-DYNAMIC = {'users': 'dynamic', 'online': 0.15}
+DYNAMIC = {'attendance': 'dynamic', 'online': 0.15}
 SHARES, FIRST = 2, 3  # turns: of shares, and the first of the rounds
 KINDS = ('ratings', 'scales', 'shares', *('online', 'gradients') * ROUNDS)
 
@@ -150,7 +150,7 @@ def test_all_rounds_are_the_simulators_with_the_same_noise(tmp_path):
   # A step with which rounds do not swing: then small differences stay small.
   deployed = Gradients(
     tmp_path / 'run',
-    users='dynamic',
+    attendance='dynamic',
     online=0.5,
     rounds=30,
     step_size=4.0,
@@ -171,7 +171,9 @@ def test_all_rounds_are_the_simulators_with_the_same_noise(tmp_path):
 
 
 def test_a_round_in_which_nobody_is_online_has_no_sums(tmp_path):
-  deployed = Gradients(tmp_path / 'run', users='dynamic', online=1e-6, rounds=1)
+  deployed = Gradients(
+    tmp_path / 'run', attendance='dynamic', online=1e-6, rounds=1
+  )
   deployed.run()
   assert not deployed.saved()['online'].any()  # false alarm 4e-5
   assert not received_sum(deployed, FIRST + 1).any()

@@ -263,7 +263,7 @@ def test_the_tolerance_is_all_that_its_parts_allow_themselves(epsilon):
 
 def test_draws_of_the_largest_epsilon_end_as_seldom_as_said():
   # Two draws, as they are and moved by epsilon, on either side.
-  ends = 4 * np.exp(tails.most_laplace_epsilon() - tails.LAPLACE_REACH)
+  ends = 4 * np.exp(tails.max_laplace_epsilon() - tails.LAPLACE_REACH)
   assert ends == pytest.approx(tails.UNCOVERED)
 
 

@@ -13,7 +13,7 @@ import scipy.stats
 
 from dpmf_jax import accounting, certificates, files, runs
 from dpmf_jax.accounting import ledger, tails
-from dpmf_jax.accounting.rounding import least_spacing, user_term_bound
+from dpmf_jax.accounting.rounding import smallest_spacing, user_term_bound
 from dpmf_jax.certificates import wording
 from dpmf_jax.evaluation import metrics
 from dpmf_jax.kernels import user_sums
@@ -259,14 +259,14 @@ def test_sums_do_not_depend_on_places_or_devices(crowd):
 def test_units_hold_the_largest_sums():
   for num_users in (1, 2, 6040, 10**6):
     for largest in (0.3, 1.0, 9.6, 240.0):
-      unit = least_spacing(num_users, largest)
+      unit = smallest_spacing(num_users, largest)
       assert largest <= unit * 2**30 / num_users
       assert np.log2(unit) == round(np.log2(unit))
   # Everybody loud, at the largest weight: nothing wraps.
   count, items = 3000, 2
   rows = [(u, i, 5.0) for u in range(count) for i in range(items)]
   data = training_data(table(rows, count, items))
-  unit = least_spacing(count, user_term_bound(2.0, 0.5, 1.2))
+  unit = smallest_spacing(count, user_term_bound(2.0, 0.5, 1.2))
   users = user_sums.Users(
     jnp.zeros(count), jnp.full((count, 1), 1.2), jnp.ones(count)
   )
@@ -403,7 +403,7 @@ def test_a_user_at_the_bound_is_above_it_in_float32_and_below_what_is_stated():
   public = user_sums.Public(
     uniform(0, 1), uniform(0.5, 1), np.float32(2), np.float32(1e-6)
   )
-  unit = least_spacing(1, user_term_bound(2.0, 1e-6, 1.0))
+  unit = smallest_spacing(1, user_term_bound(2.0, 1e-6, 1.0))
   found = user_sums.item_sums(
     training_data(table(rows, count, count)).by_item,
     jax.tree.map(jnp.asarray, users),
@@ -452,7 +452,7 @@ def test_a_user_s_fit_is_a_ridge_regression(crowd):
   items, hyper = items_after(config, data, 1)
   vector, bias = dpals_users.exact_fit(
     data.by_user, items.mean, items.vector, quarter=hyper.quarter,
-    center=hyper.center, most_norm=2.0, most_label=6.0,
+    center=hyper.center, max_norm=2.0, max_label=6.0,
     vector_ridge=hyper.vector_ridge, bias_ridge=hyper.bias_ridge,
   )  # fmt: skip
   for user in (0, 2, 20):

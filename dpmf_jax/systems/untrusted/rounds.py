@@ -29,7 +29,11 @@ from dpmf_jax.kernels.gradients import row_gradient
 from dpmf_jax.kernels.slices import Chunk, sum_over_slices, take
 from dpmf_jax.mechanisms import secure_sum
 from dpmf_jax.mechanisms.clipping import clip_rows
-from dpmf_jax.plans.untrusted_pmf import UntrustedPMFConfig, Users, share_scale
+from dpmf_jax.plans.untrusted_pmf import (
+  Attendance,
+  UntrustedPMFConfig,
+  share_scale,
+)
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems import pmf
 from dpmf_jax.systems.traced import MOMENTUM, optimizer_state
@@ -234,7 +238,7 @@ def who_is_online(key: jax.Array, hyper: Hyper, num_users: int) -> jax.Array:
   return jax.random.bernoulli(key, hyper.online, (num_users,))
 
 
-def _rounds_step(users: Users):
+def _rounds_step(users: Attendance):
   """The step: a round."""
 
   def step(key: jax.Array, state: State, data: Data) -> State:

@@ -37,9 +37,9 @@ from dpmf_jax.systems.untrusted.views import (
 )
 from dpmf_jax.types import Factors, Relation, Release
 
-_MOST_RANK = 16
+_MAX_RANK = 16
 # The third party's view holds all reports: for the auditor's few users.
-_MOST_REPORTED = 2**22
+_MAX_REPORTED = 2**22
 
 
 class Hyper(NamedTuple):
@@ -78,8 +78,8 @@ def feature_counts(features: ArrayLike) -> np.ndarray:
   features = np.asarray(features, np.float64)
   if features.ndim != 2 or not np.isfinite(features).all():
     raise ValueError('features must be finite, with a row for each user')
-  if not 1 <= features.shape[1] <= _MOST_RANK:
-    raise ValueError(f'features must have 1..{_MOST_RANK} columns')
+  if not 1 <= features.shape[1] <= _MAX_RANK:
+    raise ValueError(f'features must have 1..{_MAX_RANK} columns')
   norm = np.abs(features).sum(axis=1, keepdims=True)
   shrunk = features / np.maximum(norm, 1.0)
   counts = np.trunc(shrunk * 2**FEATURE_BITS).astype(np.int32)
@@ -265,7 +265,7 @@ def _masked_reports(key: jax.Array, state: State, data: Data) -> jax.Array:
   """All users' reports [U, I, W] as uint32, under simulated masks."""
   rows, (num_items, width) = data.by_user, state.sums.shape
   shape = (rows.num_rows, num_items, width)
-  if np.prod(shape) > _MOST_REPORTED:
+  if np.prod(shape) > _MAX_REPORTED:
     raise ValueError(
       f'reports of shape {shape} are for the auditor, on few ratings'
     )
