@@ -1,5 +1,6 @@
 """The rooms of the house, and what docs/ says of the code."""
 
+import re
 import subprocess
 import sys
 
@@ -41,3 +42,14 @@ assert not {{'jax', 'jaxlib', 'optax'}} & set(sys.modules)
 def test_docs_are_up_to_date(page):
   written = (build.ROOT / 'docs' / f'{page}.md').read_text()
   assert written == getattr(build, page)(), 'run python -m docs.build'
+
+
+@pytest.mark.parametrize('page', ['design', 'privacy', 'results'])
+def test_what_pages_cite_is_there(page):
+  text = (build.ROOT / 'docs' / f'{page}.md').read_text()
+  for file, test in re.findall(r'(tests/[\w/]+\.py)::(test_\w+)', text):
+    source = (build.ROOT / file).read_text()
+    assert re.search(rf'^def {test}\(', source, re.M), f'{file}::{test}'
+  for file in re.findall(r'`([\w/]+/[a-z_]+\.py)`', text):
+    places = (build.ROOT / file, build.ROOT / 'dpmf_jax' / file)
+    assert any(place.exists() for place in places), file
