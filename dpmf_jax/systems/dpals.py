@@ -39,8 +39,8 @@ from dpmf_jax.systems import dpals_items, dpals_users
 from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Fit, Release, System
 
-# Of a rating less its item's mean, in quarters: 2.5 and MOST_MEAN, and a bit.
-_MOST_LABEL = 6.0
+# Of a rating less its item's mean, in quarters: 2.5 and MAX_MEAN, and a bit.
+_MAX_LABEL = 6.0
 
 
 class State(NamedTuple):
@@ -89,8 +89,8 @@ def local_users(
     items.vector,
     quarter=hyper.quarter,
     center=hyper.center,
-    most_norm=dpals_items.MOST_NORM,
-    most_label=_MOST_LABEL,
+    most_norm=dpals_items.MAX_NORM,
+    most_label=_MAX_LABEL,
     vector_ridge=hyper.vector_ridge,
     bias_ridge=hyper.bias_ridge,
   )

@@ -32,8 +32,8 @@ _RATING = 0.8  # variance of a rating around mean and bias
 _SCALE = 0.3  # root mean square of a coordinate of a vector
 _TYPICAL = 12.0  # norm of a user's labels, for the variance of weights
 # Bounds on what is public, so that users' equations fit into integers.
-MOST_NORM = 2.0  # of a vector
-MOST_MEAN = 3.0
+MAX_NORM = 2.0  # of a vector
+MAX_MEAN = 3.0
 # Part of the mean count that is added before weights are computed.
 _LEAST = 0.3
 
@@ -64,7 +64,7 @@ def start(
   """Items before any sweep: random vectors, no means, equal weights."""
   zero = jnp.zeros(num_items)
   vector = _SCALE * jax.random.normal(key, (num_items, rank)) * quarter
-  vector = clip_rows(vector, MOST_NORM * quarter)
+  vector = clip_rows(vector, MAX_NORM * quarter)
   sums = Sums(zero, zero, zero, jnp.zeros((num_items, rank)), zero)
   return Items(zero, zero, zero + 1.0, vector, sums)
 
@@ -104,7 +104,7 @@ def updated(
     jnp.square(error) + count * rating * jnp.square(quarter),
     _SPREAD * jnp.square(quarter),
   )
-  mean = jnp.clip(mean, -MOST_MEAN * quarter, MOST_MEAN * quarter)
+  mean = jnp.clip(mean, -MAX_MEAN * quarter, MAX_MEAN * quarter)
   vector, rank = items.vector, items.vector.shape[1]
   if rank:
     sums = _with_vectors(sums, noisy[:, 2:], variance, memory)
@@ -115,7 +115,7 @@ def updated(
       sums.vector_variance + count * spread,
       _SCALE * quarter,
     )
-    vector = clip_rows(vector, MOST_NORM * quarter)
+    vector = clip_rows(vector, MAX_NORM * quarter)
   weight = (count / jnp.mean(count) + _LEAST) ** -adaptivity
   typical = jnp.sum(count * jnp.square(weight)) / jnp.sum(count)
   weight = jnp.minimum(weight / jnp.sqrt(typical), MAX_ITEM_WEIGHT)
