@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from dpmf_jax.accounting.rounding import MAX_SLOTS
 from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
 from dpmf_jax.rows import Rows
 from dpmf_jax.types import Release
@@ -21,7 +22,6 @@ from dpmf_jax.types import Release
 # A number is high * 2^9 + low; products of two highs are below 2^18, and a
 # slice of 64 of them below 2^24, exact in float32.
 _LIMB = 9
-MAX_SLOTS = 2 ** (24 - 2 * _LIMB)
 # Bits that products of highs and lows add to products of highs.
 _MORE = 5
 _BLOCK = 128  # rows solved for at a time: their matrices stay in the cache

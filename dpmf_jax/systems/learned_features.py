@@ -56,7 +56,7 @@ def with_learned_features(config: objective.ObjectivePMFConfig) -> System:
   )
 
 
-@functools.cache
+@functools.lru_cache
 def _step(learn, relation, shift: int):
   """First the steps of `learn`, then the one of the items."""
   solve = noisy_equations.equations_step(relation, shift)

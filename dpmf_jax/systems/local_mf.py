@@ -149,24 +149,18 @@ def _record_step(rank: int):
   return step
 
 
-@functools.cache
-def _user_step():
+def _user_step(key: Array, state: State, data: Data) -> State:
   """The one secure sum; see `summed_contributions` for its sensitivity.
 
   Privacy: a Gaussian mechanism on exact integers with noise of the config's
   multiplier times the sensitivity clip * weight; the means are computed from
   the noisy sums.
   """
-
-  def step(key: Array, state: State, data: Data) -> State:
-    hyper = state.hyper
-    sums = summed_contributions(data, hyper)
-    (draws,) = noise.draws(key, [sums.shape], data.by_user.mesh)
-    noisy = hyper.noise.add(sums, draws)
-    mean = released_means(noisy, hyper)
-    return _applied(state, noisy, mean, jnp.zeros((len(mean), 0)))
-
-  return step
+  sums = summed_contributions(data, state.hyper)
+  (draws,) = noise.draws(key, [sums.shape], data.by_user.mesh)
+  noisy = state.hyper.noise.add(sums, draws)
+  mean = released_means(noisy, state.hyper)
+  return _applied(state, noisy, mean, jnp.zeros((len(mean), 0)))
 
 
 def _applied(state: State, observed, mean, factors) -> State:
@@ -226,7 +220,7 @@ def local_mf(config: LocalMFConfig) -> System:
 
   return System(
     init=init,
-    step=_record_step(rank) if by_record else _user_step(),
+    step=_record_step(rank) if by_record else _user_step,
     model=_model,
     steps=1,
     guarantee=settings.plan(config).guarantee,
