@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Literal
 
 from dpmf_jax.plans import settings as declare
-from dpmf_jax.plans.spec import Case, Plan, Spec
+from dpmf_jax.plans.nonprivate import baseline
 
 # Above this rank conjugate gradients are faster, and take no [R, D, D].
 _LARGEST_CHOLESKY_RANK = 64
@@ -57,20 +56,4 @@ class ALSConfig:
     return 'cg' if self.rank > _LARGEST_CHOLESKY_RANK else 'cholesky'
 
 
-@functools.lru_cache
-def plan(config: ALSConfig) -> Plan:
-  """That there is no privacy."""
-  released = ('user factors', 'item factors', 'mean rating')
-  return Plan(declare.no_guarantee('replace', released), config.steps)
-
-
-SPEC = Spec(
-  name='als',
-  help='Alternating least squares, a baseline without any guarantee.',
-  config=ALSConfig,
-  plan=plan,
-  variants={'none': {}},
-  cases={
-    'none': (Case({'scale': (1.0, 5.0), 'rank': 1, 'steps': 2}, 'random'),)
-  },
-)
+SPEC = baseline('als', 'Alternating least squares', ALSConfig)

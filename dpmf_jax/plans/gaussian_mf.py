@@ -13,7 +13,7 @@ from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
 from dpmf_jax.plans import assumptions
 from dpmf_jax.plans import settings as declare
-from dpmf_jax.plans.spec import Case, Plan, Spec, Start
+from dpmf_jax.plans.spec import SOUND, Case, Plan, Spec, Start
 from dpmf_jax.types import Guarantee, Optimizer, Relation, Tails
 
 
@@ -310,10 +310,7 @@ SPEC = Spec(
   help='Gradient descent with Gaussian noise on gradients.',
   config=GaussianMFConfig,
   plan=plan,
-  variants={
-    'sound': {'variant': 'sound', 'relation': 'add_remove'},
-    'paper': PAPER,
-  },
+  variants={'sound': SOUND, 'paper': PAPER},
   cases={
     'sound': tuple(
       Case({**_CASE, 'relation': relation, **settings}, start, _RANGES)

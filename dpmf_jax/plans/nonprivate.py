@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.spec import Case, Plan, Spec
@@ -32,19 +33,23 @@ class NonprivateConfig:
 
 
 @functools.lru_cache
-def plan(config: NonprivateConfig) -> Plan:
-  """That there is no privacy."""
+def _plan(config: Any) -> Plan:
   released = ('user factors', 'item factors', 'mean rating')
   return Plan(declare.no_guarantee('replace', released), config.steps)
 
 
-SPEC = Spec(
-  name='nonprivate',
-  help='Gradient descent, a baseline without any guarantee.',
-  config=NonprivateConfig,
-  plan=plan,
-  variants={'none': {}},
-  cases={
-    'none': (Case({'scale': (1.0, 5.0), 'rank': 1, 'steps': 2}, 'random'),)
-  },
-)
+def baseline(name: str, help: str, config: type) -> Spec:
+  """The spec of a system without privacy."""
+  return Spec(
+    name=name,
+    help=f'{help}, a baseline without any guarantee.',
+    config=config,
+    plan=_plan,
+    variants={'none': {}},
+    cases={
+      'none': (Case({'scale': (1.0, 5.0), 'rank': 1, 'steps': 2}, 'random'),)
+    },
+  )
+
+
+SPEC = baseline('nonprivate', 'Gradient descent', NonprivateConfig)

@@ -13,7 +13,7 @@ from dpmf_jax.accounting.rounding import HUBER_BITS, HUBER_ERROR, PRODUCT_BITS
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP, equation_sensitivities
 from dpmf_jax.plans import assumptions, gaussian_mf
 from dpmf_jax.plans import settings as declare
-from dpmf_jax.plans.spec import Case, Plan, Spec
+from dpmf_jax.plans.spec import SOUND, Case, Plan, Spec
 from dpmf_jax.types import Guarantee, Relation
 
 
@@ -446,10 +446,7 @@ SPEC = Spec(
   help='Objective perturbation of probabilistic MF.',
   config=ObjectivePMFConfig,
   plan=plan,
-  variants={
-    'sound': {'variant': 'sound', 'relation': 'add_remove'},
-    'paper': PAPER,
-  },
+  variants={'sound': SOUND, 'paper': PAPER},
   cases={
     'sound': _SOUND,
     'paper': tuple(

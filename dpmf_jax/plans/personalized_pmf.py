@@ -13,7 +13,7 @@ from typing import Any, Literal
 from dpmf_jax import accounting
 from dpmf_jax.plans import objective_pmf as objective
 from dpmf_jax.plans import settings as declare
-from dpmf_jax.plans.spec import Case, Plan, Spec
+from dpmf_jax.plans.spec import SOUND, Case, Plan, Spec
 from dpmf_jax.types import Guarantee, Relation
 
 
@@ -99,10 +99,7 @@ SPEC = Spec(
   'needs a specification.',
   config=PersonalizedPMFConfig,
   plan=plan,
-  variants={
-    'sound': {'variant': 'sound', 'relation': 'add_remove'},
-    'paper': PAPER,
-  },
+  variants={'sound': SOUND, 'paper': PAPER},
   cases={
     'sound': tuple(
       Case(

@@ -9,6 +9,9 @@ from typing import Any, Literal, NamedTuple
 from dpmf_jax import accounting
 from dpmf_jax.types import Guarantee
 
+# The settings that scripts start from for a sound variant beside a paper's.
+SOUND = {'variant': 'sound', 'relation': 'add_remove'}
+
 # How the initial state is known to an attacker; see `auditing.sampling`.
 Start = Literal['random', 'known', 'aligned']
 

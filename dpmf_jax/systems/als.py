@@ -26,7 +26,7 @@ import jax.numpy as jnp
 
 from dpmf_jax.kernels import conjugate, normal
 from dpmf_jax.kernels.slices import row_counts, take
-from dpmf_jax.plans.als import ALSConfig, plan
+from dpmf_jax.plans.als import SPEC, ALSConfig
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Release, System
@@ -189,6 +189,6 @@ def als(config: ALSConfig) -> System:
     init=init,
     step=step,
     model=_model,
-    steps=plan(config).steps,
-    guarantee=plan(config).guarantee,
+    steps=SPEC.plan(config).steps,
+    guarantee=SPEC.plan(config).guarantee,
   )

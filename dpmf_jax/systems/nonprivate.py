@@ -16,7 +16,7 @@ import optax
 
 from dpmf_jax.kernels.gradients import gradients
 from dpmf_jax.kernels.slices import row_counts
-from dpmf_jax.plans.nonprivate import NonprivateConfig, plan
+from dpmf_jax.plans.nonprivate import SPEC, NonprivateConfig
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.traced import ADAM, optimizer_state
 from dpmf_jax.types import Factors, Release, System
@@ -89,6 +89,6 @@ def nonprivate(config: NonprivateConfig) -> System:
     init=init,
     step=_step(optimizer, config.biases),
     model=_model,
-    steps=plan(config).steps,
-    guarantee=plan(config).guarantee,
+    steps=SPEC.plan(config).steps,
+    guarantee=SPEC.plan(config).guarantee,
   )
