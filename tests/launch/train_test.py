@@ -5,8 +5,6 @@ import hashlib
 import json
 import os
 import stat
-import subprocess
-import sys
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -41,13 +39,12 @@ def ratings_file(folder):
 
 
 @pytest.fixture(scope='module')
-def run(folder, ratings_file, request):
+def run(folder, ratings_file, launch):
   """A finished sound run with OS entropy: its folder and what it printed."""
   output = folder / 'run'
-  done = subprocess.run(
-    [sys.executable, '-m', 'launch.train', f'--ratings={ratings_file}',
-     '--epsilon=3', f'--output={output}', '--steps=10'],
-    capture_output=True, text=True, check=False,
+  done = launch(
+    'train', f'--ratings={ratings_file}', '--epsilon=3', f'--output={output}',
+    '--steps=10', alone=True,
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
   return output, done
@@ -113,7 +110,7 @@ def test_another_default_generator_changes_nothing(
     done = launch(
       'train', f'--ratings={ratings_file}', f'--output={tmp_path / impl}',
       '--epsilon=3', '--steps=2', '--seed=5',
-      env={**os.environ, 'JAX_DEFAULT_PRNG_IMPL': impl},
+      env={**os.environ, 'JAX_DEFAULT_PRNG_IMPL': impl}, alone=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     models.append((tmp_path / impl / 'model.safetensors').read_bytes())
@@ -450,7 +447,7 @@ def test_a_file_of_users_gives_threshold_and_distribution(
      'or --threshold=best'),
     (['--epsilon=1', '--dataset=ml-100k'], 'one of --dataset=NAME and'),
     ([], '--epsilon is missing'),
-    (['--epsilon=-1'], 'epsilon must be'),
+    (['--epsilon=-1'], 'epsilon=-1.0 must be'),
     (['--epsilon=1', '--scale=5'], '--scale=5 must be'),
     (['--epsilon=1', '--scale=2,5'], 'is outside the scale 2..5'),
     (['--epsilon=1', '--test_fraction=1.5'], '--test_fraction=1.5 must be'),
