@@ -72,7 +72,7 @@ def _serve() -> None:
   gc.collect()
   gc.freeze()  # or each fork would copy what its collector looks at
   for line in sys.stdin:
-    with tempfile.TemporaryFile('w+') as out, tempfile.TemporaryFile('w+') as err:
+    with _file() as out, _file() as err:
       child = os.fork()
       if child == 0:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -102,6 +102,10 @@ def _code(module, flags, env, before) -> int:
   sys.stdout.flush()
   sys.stderr.flush()
   return code
+
+
+def _file():
+  return tempfile.TemporaryFile('w+')
 
 
 def _text(file) -> str:

@@ -187,14 +187,12 @@ def test_recommendations_as_parquet_and_table(run, launch, tmp_path):
   import pyarrow.parquet
 
   path = tmp_path / 'top.parquet'
-  launch(
-    'recommend', f'--model={run[0]}', '--users=user-3', '--k=4',
-    f'--output={path}',
-  )  # fmt: skip
+  flags = f'--model={run[0]}', '--users=user-3', '--k=4'
+  launch('recommend', *flags, f'--output={path}')
   table = pyarrow.parquet.read_table(path)
   assert table.column_names == ['user', 'item', 'score', 'rank']
   assert table['rank'].to_pylist() == [1, 2, 3, 4]
-  done = launch('recommend', f'--model={run[0]}', '--users=user-3', '--k=4')
+  done = launch('recommend', *flags)
   assert done.stdout.splitlines()[0] == 'user user-3'
   assert all(item in done.stdout for item in table['item'].to_pylist())
 
@@ -348,26 +346,13 @@ def test_an_interrupted_run_with_entropy_keeps_its_key(
   # The key is on disk before the first step, so a run that is started again
   # cannot draw other noise for the same ratings.
   output = tmp_path / 'run'
-  done = train(
-    launch,
-    ratings_file,
-    output,
-    '--epsilon=3',
-    '--steps=50',
-    '--step_size=3e38',
-  )
+  flags = '--epsilon=3', '--steps=50', '--step_size=3e38'
+  done = train(launch, ratings_file, output, *flags)
   assert done.returncode == 2
   assert 'training diverged' in done.stderr
   path = output / 'private' / 'checkpoint.safetensors'
   key = files.load_leaves(path)[0]['key']
-  train(
-    launch,
-    ratings_file,
-    output,
-    '--epsilon=3',
-    '--steps=50',
-    '--step_size=3e38',
-  )
+  train(launch, ratings_file, output, *flags)
   np.testing.assert_array_equal(files.load_leaves(path)[0]['key'], key)
 
 
