@@ -416,6 +416,7 @@ def held_out(**fields):
   return metrics.rmse(test, model, train.scale)
 
 
+@pytest.mark.slow
 def test_factors_are_better_than_means_and_means_than_users_alone():
   alone = metrics.baselines(*planted()[:2])['user_mean']
   means = held_out(epsilon=15.0, rank=0)
