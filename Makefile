@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint types bench clean help
+.PHONY: demo test test-slow test-all lint types bench clean help
 
 help:
 	@echo 'make demo      train privately on MovieLens-100K, recommend, plot'
 	@echo 'make test      the default test suite'
-	@echo 'make test-all  the slow tests, too'
+	@echo 'make test-slow the others: statistical, audits, end to end'
+	@echo 'make test-all  both'
 	@echo 'make lint      ruff; make types: basedpyright; make bench: kernels'
 
 # The stamps are made again when a requirements file changes.
@@ -34,6 +35,9 @@ demo: $(VENV)/.runtime
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 2 -m 'not slow'
+
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n 2 -m slow
 
 test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 2

@@ -3,8 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from pathlib import Path
 os.environ.setdefault('JAX_DEBUG_KEY_REUSE', '1')
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
+import forks
 import hypothesis
 import jax
 import pytest
@@ -22,8 +21,6 @@ jax.config.update('jax_numpy_rank_promotion', 'raise')
 hypothesis.settings.register_profile('patient', deadline=None)
 hypothesis.settings.load_profile('patient')
 
-ROOT = Path(__file__).resolve().parent.parent
-
 
 def pytest_configure(config):
   """What one test, worker or script has compiled, the others need not."""
@@ -32,9 +29,9 @@ def pytest_configure(config):
   folder = tempfile.mkdtemp(prefix='dpmf-compiled-')
   config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
   os.environ['JAX_COMPILATION_CACHE_DIR'] = folder
-  os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.1'
+  os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.0'
   jax.config.update('jax_compilation_cache_dir', folder)
-  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.1)
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
 
 
 @pytest.fixture
@@ -46,29 +43,25 @@ def data_dir() -> Path:
   return Path(folder)
 
 
-@pytest.fixture
+@pytest.fixture(scope='session')
 def launch():
-  """Runs `python -m launch.NAME ...` in a process of its own."""
+  """Runs `python -m launch.NAME ...` in a fork that has its imports made.
 
-  def run(
-    name: str, *flags: str, room: str = 'launch', **options
-  ) -> subprocess.CompletedProcess:
-    return subprocess.run(
-      [sys.executable, '-m', f'{room}.{name}', *flags],
-      cwd=ROOT,
-      capture_output=True,
-      text=True,
-      check=False,
-      **options,
-    )
+  With `alone` in a new process, as people do: also the way to give settings of
+  JAX, which are read when it is imported.
+  """
+
+  def run(name: str, *flags: str, room='launch', alone=False, **options):
+    started = forks.run_alone if alone else forks.run
+    return started(f'{room}.{name}', *flags, **options)
 
   return run
 
 
-# A process that ends itself as by SIGKILL, right after its first checkpoint of
-# a step: no other process has to be quick enough to do it.
+# Ends the process as by SIGKILL, right after its first checkpoint of a step: no
+# other process has to be quick enough to do it.
 _KILLED = """
-import os, runpy, signal, sys
+import os, signal
 from dpmf_jax import files
 
 save = files.save_tree
@@ -79,7 +72,6 @@ def save_and_die(path, tree, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 
 files.save_tree = save_and_die
-runpy.run_module(sys.argv[0], run_name='__main__')
 """
 
 
@@ -88,13 +80,8 @@ def launch_killed():
   """Runs `python -m launch.train ...` until it dies at its first checkpoint."""
 
   def run(*flags: str) -> None:
-    code = f"import sys; sys.argv[0] = 'launch.train'\n{_KILLED}"
-    done = subprocess.run(
-      [sys.executable, '-c', code, *flags, '--checkpoint_seconds=0'],
-      cwd=ROOT,
-      capture_output=True,
-      text=True,
-      check=False,
+    done = forks.run(
+      'launch.train', *flags, '--checkpoint_seconds=0', before=_KILLED
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
 

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import nbclient
 import nbformat
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.mark.slow
 def test_quickstart_runs(monkeypatch):
   # The kernel is a fresh process: the strict settings of the tests are not
   # those of a notebook user.

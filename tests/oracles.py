@@ -149,3 +149,14 @@ def ridge_users(ratings, item, *, offset, prior, ridge):
     y = ratings.value[mine] - offset - q @ prior
     rows.append(prior + np.linalg.solve(q.T @ q + np.diag(ridge), q.T @ y))
   return np.array(rows)
+
+
+def user_regressions(ratings, item, *, ridge, priors, offset):
+  """Each user's ridge regression of ratings on items, around a prior."""
+  rows = []
+  for user in range(ratings.num_users):
+    own = ratings.user == user
+    x, y = item[ratings.item[own]], ratings.value[own] - offset
+    right = x.T @ y + ridge @ priors[user]
+    rows.append(np.linalg.solve(x.T @ x + ridge, right))
+  return np.array(rows)

@@ -102,6 +102,7 @@ def test_the_gaussian_rule_gives_the_epsilon_of_mu():
   assert got == pytest.approx(accounting.gaussian.epsilon_of(mu, DELTA), 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('epsilon', [0.2, 1.0, 4.0])
 def test_false_alarms_are_as_rare_as_the_confidence_says(epsilon):
   # At 90% confidence up to 10% of bounds may be too large; both rules share
@@ -201,6 +202,7 @@ def test_wrong_arguments_are_refused():
 BUGS = tuple(planted.planted())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', BUGS)
 def test_planted_bugs_are_found_and_nothing_else(name):
   # `benchmarks.audit` does this 20 times each.
@@ -342,6 +344,7 @@ def audit_quickly(targets):
     assert not finding.refuted, finding
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('case', PROVED, ids=lambda case: '-'.join(case))
 def test_quick_audit_refutes_nothing_that_is_proved(case):
   audit_quickly(
@@ -357,6 +360,7 @@ def test_quick_audit_refutes_nothing_on_the_other_pairs(case):
   )
 
 
+@pytest.mark.slow
 def test_what_the_search_found_breaks_the_paper_and_not_the_sound_variant():
   records = [r for r in found.records() if r.variant == 'paper']
   assert records
@@ -371,6 +375,7 @@ def test_what_the_search_found_breaks_the_paper_and_not_the_sound_variant():
         assert finding.lower_bound >= 5
 
 
+@pytest.mark.slow
 def test_the_library_breaks_the_paper_from_a_random_start():
   few = next(
     target
@@ -382,6 +387,7 @@ def test_the_library_breaks_the_paper_from_a_random_start():
   assert finding.lower_bound >= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('relation', ['replace', 'add_remove'])
 def test_objective_perturbation_as_published_is_broken(relation):
   target = next(
@@ -395,6 +401,7 @@ def test_objective_perturbation_as_published_is_broken(relation):
   assert finding.lower_bound >= 5
 
 
+@pytest.mark.slow
 def test_what_is_not_private_is_measured_as_such():
   target = next(auditing.targets('nonprivate', 'none'))
   (finding,) = auditing.audit(jax.random.key(14), [target], runs=4_000)
@@ -406,6 +413,7 @@ def test_what_is_not_private_is_measured_as_such():
 # The search.
 
 
+@pytest.mark.slow
 def test_the_search_finds_a_case_that_can_be_kept(tmp_path):
   case = SPECS['gaussian_mf'].cases['paper'][0]
   seen = []
@@ -481,6 +489,7 @@ def test_one_run_bounds_are_near_and_below_the_truth():
   assert certain.gaussian > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('relation', ['replace', 'add_remove'])
 def test_canaries_measure_a_run(small_ratings, relation):
   settings = {

@@ -1,11 +1,9 @@
 """`python -m launch.account`, run as a user runs it."""
 
 import csv
-import functools
 import json
-import subprocess
-import sys
 
+import forks
 import matplotlib.image
 import pytest
 from certified import make
@@ -21,55 +19,12 @@ PAPER = (
 SOUND = '--steps=100 --delta=1e-6 --residual_bound=4'
 
 
-# A process for each case would spend a minute on imports. This one makes them
-# once and then runs the script, as it is, in a fork for each line of arguments.
-FORKS = """
-import json, os, sys, tempfile
-from launch import account, cli
-for line in sys.stdin:
-  with tempfile.TemporaryFile('w+') as out, tempfile.TemporaryFile('w+') as err:
-    child = os.fork()
-    if child == 0:
-      os.dup2(out.fileno(), 1)
-      os.dup2(err.fileno(), 2)
-      sys.argv = ['account.py', *json.loads(line)]
-      cli.run(account.main)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    out.seek(0)
-    err.seek(0)
-    print(json.dumps([code, out.read(), err.read()]), flush=True)
-"""
-
-
-@functools.cache
-def forks():
-  return subprocess.Popen(
-    [sys.executable, '-c', FORKS],
-    stdin=subprocess.PIPE,
-    stdout=subprocess.PIPE,
-    text=True,
-  )
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _close_forks():
-  yield
-  forks().communicate()
-
-
 def run(arguments, system='gaussian_mf', *, alone=False):
   flags = arguments.split()
   if system is not None:
     flags.append(f'--system={system}')
-  command = [sys.executable, '-m', 'launch.account', *flags]
-  if alone:  # as a user runs it
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-  server = forks()
-  server.stdin.write(json.dumps(flags) + '\n')
-  server.stdin.flush()
-  return subprocess.CompletedProcess(
-    command, *json.loads(server.stdout.readline())
-  )
+  started = forks.run_alone if alone else forks.run
+  return started('launch.account', *flags)
 
 
 def answer(arguments, system='gaussian_mf', **options):

@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
 
+
+@pytest.mark.slow
 def test_a_refuted_claim_that_was_asked_for_exits_with_one(launch, tmp_path):
   path = tmp_path / 'audit.json'
   done = launch(
@@ -23,6 +26,7 @@ def test_a_refuted_claim_that_was_asked_for_exits_with_one(launch, tmp_path):
   assert len(report['findings']) >= 6  # five pairs, and what was found
 
 
+@pytest.mark.slow
 def test_canaries_and_what_is_not_private(launch, tmp_path):
   path = tmp_path / 'audit.json'
   done = launch(

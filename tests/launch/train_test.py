@@ -5,8 +5,6 @@ import hashlib
 import json
 import os
 import stat
-import subprocess
-import sys
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -41,13 +39,12 @@ def ratings_file(folder):
 
 
 @pytest.fixture(scope='module')
-def run(folder, ratings_file, request):
+def run(folder, ratings_file, launch):
   """A finished sound run with OS entropy: its folder and what it printed."""
   output = folder / 'run'
-  done = subprocess.run(
-    [sys.executable, '-m', 'launch.train', f'--ratings={ratings_file}',
-     '--epsilon=3', f'--output={output}', '--steps=10'],
-    capture_output=True, text=True, check=False,
+  done = launch(
+    'train', f'--ratings={ratings_file}', '--epsilon=3', f'--output={output}',
+    '--steps=10', alone=True,
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
   return output, done
@@ -113,7 +110,7 @@ def test_another_default_generator_changes_nothing(
     done = launch(
       'train', f'--ratings={ratings_file}', f'--output={tmp_path / impl}',
       '--epsilon=3', '--steps=2', '--seed=5',
-      env={**os.environ, 'JAX_DEFAULT_PRNG_IMPL': impl},
+      env={**os.environ, 'JAX_DEFAULT_PRNG_IMPL': impl}, alone=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     models.append((tmp_path / impl / 'model.safetensors').read_bytes())
@@ -190,14 +187,12 @@ def test_recommendations_as_parquet_and_table(run, launch, tmp_path):
   import pyarrow.parquet
 
   path = tmp_path / 'top.parquet'
-  launch(
-    'recommend', f'--model={run[0]}', '--users=user-3', '--k=4',
-    f'--output={path}',
-  )  # fmt: skip
+  flags = f'--model={run[0]}', '--users=user-3', '--k=4'
+  launch('recommend', *flags, f'--output={path}')
   table = pyarrow.parquet.read_table(path)
   assert table.column_names == ['user', 'item', 'score', 'rank']
   assert table['rank'].to_pylist() == [1, 2, 3, 4]
-  done = launch('recommend', f'--model={run[0]}', '--users=user-3', '--k=4')
+  done = launch('recommend', *flags)
   assert done.stdout.splitlines()[0] == 'user user-3'
   assert all(item in done.stdout for item in table['item'].to_pylist())
 
@@ -351,26 +346,13 @@ def test_an_interrupted_run_with_entropy_keeps_its_key(
   # The key is on disk before the first step, so a run that is started again
   # cannot draw other noise for the same ratings.
   output = tmp_path / 'run'
-  done = train(
-    launch,
-    ratings_file,
-    output,
-    '--epsilon=3',
-    '--steps=50',
-    '--step_size=3e38',
-  )
+  flags = '--epsilon=3', '--steps=50', '--step_size=3e38'
+  done = train(launch, ratings_file, output, *flags)
   assert done.returncode == 2
   assert 'training diverged' in done.stderr
   path = output / 'private' / 'checkpoint.safetensors'
   key = files.load_leaves(path)[0]['key']
-  train(
-    launch,
-    ratings_file,
-    output,
-    '--epsilon=3',
-    '--steps=50',
-    '--step_size=3e38',
-  )
+  train(launch, ratings_file, output, *flags)
   np.testing.assert_array_equal(files.load_leaves(path)[0]['key'], key)
 
 
@@ -450,7 +432,7 @@ def test_a_file_of_users_gives_threshold_and_distribution(
      'or --threshold=best'),
     (['--epsilon=1', '--dataset=ml-100k'], 'one of --dataset=NAME and'),
     ([], '--epsilon is missing'),
-    (['--epsilon=-1'], 'epsilon must be'),
+    (['--epsilon=-1'], 'epsilon=-1.0 must be'),
     (['--epsilon=1', '--scale=5'], '--scale=5 must be'),
     (['--epsilon=1', '--scale=2,5'], 'is outside the scale 2..5'),
     (['--epsilon=1', '--test_fraction=1.5'], '--test_fraction=1.5 must be'),

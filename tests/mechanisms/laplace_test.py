@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from independence import assert_independent
+from laws import assert_low_bits_are_fair, assert_scale
 
 from dpmf_jax.accounting.tails import LAPLACE_END, LAPLACE_ERROR, LAPLACE_REACH
 from dpmf_jax.mechanisms.laplace import (
@@ -26,17 +27,6 @@ def rows(rank, seed=0, count=ROWS):
   return np.asarray(
     l2_laplace(jax.random.key(seed), (count, rank)).value, np.float64
   )
-
-
-def assert_scale(found, law, *, scale=1.0):
-  """The KS test accepts `scale` and rejects 2/3 and 3/2 of it.
-
-  Seeds are fixed; a right generator fails for one seed in a thousand.
-  """
-  p_value = lambda by: scipy.stats.kstest(found / (scale * by), law).pvalue
-  assert p_value(1.0) > 1e-3
-  assert p_value(2 / 3) < 1e-9
-  assert p_value(3 / 2) < 1e-9
 
 
 def coordinate_law(rank):
@@ -221,17 +211,8 @@ def test_noise_on_a_lattice_has_its_scale_and_stays_there(rank):
 
 @pytest.mark.parametrize('log_units', [13, 19, 22])
 def test_low_bits_of_the_noise_are_fair(log_units):
-  # As for normal noise: two million draws, standard error 0.035%, so that
-  # 0.2% is a false alarm of 1e-8.
-  units = 2.0**log_units
   drawn = laplace(jax.random.key(11), (2_000_000,))
-  count = jnp.zeros(2_000_000, jnp.int32)
-  own = lattice_noise(units, 1.0, limit='')
-  found = np.asarray(own.add(count, drawn), np.int64)
-  small = found[np.abs(found) < 2**24]
-  assert len(small) > 1_900_000
-  assert abs((small % 2 == 0).mean() - 0.5) < 2e-3
-  assert abs((small % 4 == 1).mean() - 0.25) < 2e-3
+  assert_low_bits_are_fair(drawn, log_units)
 
 
 def test_draws_are_float32_with_64_bit_types_enabled():

@@ -719,6 +719,7 @@ def held_out(config, ratings, seed=0):
   return error, metrics.baselines(train, test)
 
 
+@pytest.mark.slow
 def test_it_learns_means_and_then_vectors():
   ratings = synthetic(
     num_users=2000, num_items=100, num_ratings=60_000, rank=2, seed=3

@@ -40,6 +40,7 @@ def test_without_biases_the_rank_is_the_rank(small_ratings):
   assert system.init(jax.random.key(0), data).factors.user.shape == (60, 3)
 
 
+@pytest.mark.slow
 def test_real_ratings(data_dir):
   from dpmf_jax.ratings import catalog
 

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
 import scipy.stats
 from equations import (
@@ -19,6 +20,7 @@ from equations import (
   sums,
   without_noise,
 )
+from laws import assert_scale
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting.rounding import MAX_STD
@@ -134,14 +136,6 @@ def empty_items(count=20_000):
   item = np.arange(count + 1)
   ratings = from_arrays(0 * item, item, 1 + item % 5, scale=SCALE)
   return ratings.take(np.array([0]))
-
-
-def assert_scale(found, law, scale):
-  """Fixed seeds; a right mechanism fails for one seed in a thousand."""
-  p_value = lambda by: scipy.stats.kstest(found / (scale * by), law).pvalue
-  assert p_value(1.0) > 1e-3
-  assert p_value(2 / 3) < 1e-9
-  assert p_value(3 / 2) < 1e-9
 
 
 @pytest.mark.parametrize('epsilon', [0.1, 2.0])
@@ -305,14 +299,11 @@ def test_users_fit_a_ridge_regression_of_their_own(small_ratings, rank):
   item = np.asarray(model.factors.item, np.float64)
   assert float(model.offset) == 3.0
   ridge = np.diag([7.0] * rank + [2.0])
-  for user in range(small_ratings.num_users):
-    own = small_ratings.user == user
-    x, y = item[small_ratings.item[own]], small_ratings.value[own] - 3.0
-    prior = np.append(features[user], 0.0)
-    want = np.linalg.solve(x.T @ x + ridge, x.T @ y + ridge @ prior)
-    np.testing.assert_allclose(
-      model.factors.user[user], want, rtol=1e-3, atol=1e-4
-    )
+  priors = np.pad(features, [(0, 0), (0, 1)])
+  want = oracles.user_regressions(
+    small_ratings, item, ridge=ridge, priors=priors, offset=3.0
+  )
+  np.testing.assert_allclose(model.factors.user, want, rtol=1e-3, atol=1e-4)
   release = system.release(state, data)
   assert release.factors.user is None
   np.testing.assert_array_equal(release.factors.item, model.factors.item)

@@ -64,6 +64,7 @@ def run(request, ratings):
   return system, fit(system, jax.random.key(0), training_data(ratings))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['power_mf', 'dpals'])
 def test_nobody_elses_real_ratings_are_in_a_users_vector(name, data_dir):
   ratings = load('ml-100k', data_dir=data_dir, quiet=True)

@@ -5,8 +5,10 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
 import scipy.stats
+from laws import assert_scale
 from quiet import quiet
 
 from dpmf_jax import accounting
@@ -208,17 +210,6 @@ def test_without_noise_sums_are_those_of_a_loop(small_ratings):
   )
 
 
-def assert_scale(values, law, scale):
-  """A KS test that accepts `scale`, and rejects 2/3 and 3/2 of it.
-
-  At 1e-4 for what is right, with fixed keys; the others are far below 1e-9.
-  """
-  p = lambda s: scipy.stats.kstest(values / s, law).pvalue
-  assert p(scale) > 1e-4
-  assert p(scale * 2 / 3) < 1e-9
-  assert p(scale * 3 / 2) < 1e-9
-
-
 def empty_rows():
   """One rating, and 3,000 users and items without any."""
   ids = np.arange(3000)
@@ -398,15 +389,11 @@ def test_users_fit_a_ridge_regression_of_their_own(small_ratings, rank):
   assert item.shape == (40, rank + 2)
   np.testing.assert_array_equal(item[:, 1], 1.0)
   ridge = np.diag([4.0, 5.0] + [1.5] * rank)
-  prior = np.eye(rank + 2)[0]
-  for user in range(small_ratings.num_users):
-    own = small_ratings.user == user
-    x = item[small_ratings.item[own]]
-    y = small_ratings.value[own] - float(model.offset)
-    want = np.linalg.solve(x.T @ x + ridge, x.T @ y + ridge @ prior)
-    np.testing.assert_allclose(
-      model.factors.user[user], want, rtol=1e-3, atol=1e-3
-    )
+  priors = np.tile(np.eye(rank + 2)[0], (small_ratings.num_users, 1))
+  want = oracles.user_regressions(
+    small_ratings, item, ridge=ridge, priors=priors, offset=float(model.offset)
+  )
+  np.testing.assert_allclose(model.factors.user, want, rtol=1e-3, atol=1e-3)
   release = system.release(state, data)
   assert release.factors.user is None
   np.testing.assert_array_equal(release.factors.item, model.factors.item)
@@ -429,6 +416,7 @@ def held_out(**fields):
   return metrics.rmse(test, model, train.scale)
 
 
+@pytest.mark.slow
 def test_factors_are_better_than_means_and_means_than_users_alone():
   alone = metrics.baselines(*planted()[:2])['user_mean']
   means = held_out(epsilon=15.0, rank=0)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from clients import memory_of
 
 from dpmf_jax import accounting
 from dpmf_jax.evaluation import ranking
@@ -26,16 +27,9 @@ ITEMS, RANK = 40, 3
 def one_client(seed=0):
   rng = np.random.default_rng(seed)
   rated, bits = rng.random((2, ITEMS)) < 0.4
-  half = jnp.uint32(2**31)
-  memory = types.Memory(
-    jnp.packbits(jnp.asarray(bits)),
-    half,
-    half,
-    jnp.bool_(False),
-    jnp.int32(0),
-    jnp.bool_(True),
+  client = types.Client(
+    jnp.asarray(rng.normal(size=RANK), jnp.float32), memory_of(bits)
   )
-  client = types.Client(jnp.asarray(rng.normal(size=RANK), jnp.float32), memory)
   public = types.Public(
     item=jnp.asarray(rng.normal(size=(ITEMS, RANK)), jnp.float32),
     step_size=jnp.float32(0.01),

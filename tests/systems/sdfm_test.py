@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from clients import memory_of, profile_of
 
 from dpmf_jax import accounting
 from dpmf_jax.evaluation import metrics
@@ -139,20 +140,8 @@ def test_without_features_it_is_sdmf_draw_for_draw(small_ratings):
 def one_client(seed=0, rated=18):
   user, items, shared, (x, y) = made_up(seed)
   rng = np.random.default_rng(seed)
-  mask = np.isin(np.arange(ITEMS), rng.choice(ITEMS, rated, replace=False))
-  own = client_blocks.Profile(
-    jnp.asarray(np.where(mask, rng.integers(1, 6, ITEMS), 0), jnp.float32),
-    jnp.asarray(mask),
-  )
-  half = jnp.uint32(2**31)
-  memory = types.Memory(
-    jnp.packbits(jnp.asarray(rng.random(ITEMS) < 0.5)),
-    half,
-    half,
-    jnp.bool_(False),
-    jnp.int32(0),
-    jnp.bool_(True),
-  )
+  own = profile_of(rng, ITEMS, rated)
+  memory = memory_of(rng.random(ITEMS) < 0.5)
   public = types.Public(
     item=items,
     step_size=jnp.float32(0.01),

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from clients import memory_of, profile_of
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting.claims.sdcf import claimed_sdcf_flip
@@ -34,21 +35,10 @@ def one_client(seed=0, rated=25):
   """A client, its ratings and what the server sends, all made up."""
   rng = np.random.default_rng(seed)
   bits = rng.random(ITEMS) < 0.5
-  mask = np.isin(np.arange(ITEMS), rng.choice(ITEMS, rated, replace=False))
-  own = client_blocks.Profile(
-    jnp.asarray(np.where(mask, rng.integers(1, 6, ITEMS), 0), jnp.float32),
-    jnp.asarray(mask),
+  own = profile_of(rng, ITEMS, rated)
+  client = types.Client(
+    jnp.asarray(rng.random(RANK), jnp.float32), memory_of(bits)
   )
-  half = jnp.uint32(2**31)
-  memory = types.Memory(
-    jnp.packbits(jnp.asarray(bits)),
-    half,
-    half,
-    jnp.bool_(False),
-    jnp.int32(0),
-    jnp.bool_(True),
-  )
-  client = types.Client(jnp.asarray(rng.random(RANK), jnp.float32), memory)
   public = types.Public(
     item=jnp.asarray(rng.random((ITEMS, RANK)), jnp.float32),
     step_size=jnp.float32(0.01),

@@ -217,6 +217,7 @@ def test_messages_add_up_to_what_the_simulator_sums(small_ratings, rank):
     sums_protocol.aggregate(sent[:8], config, round=7, users=users)
 
 
+@pytest.mark.slow
 def test_on_movielens_the_sums_are_those_of_a_curator(data_dir):
   ratings = catalog.load('ml-100k', data_dir=data_dir, quiet=True)
   data, config = training_data(ratings), sound()
@@ -270,6 +271,7 @@ def test_gradient_sums_are_those_of_a_curator(small_ratings):
   check_gradients(small_ratings, paper(epsilon=0.5))
 
 
+@pytest.mark.slow
 def test_gradient_sums_on_movielens(data_dir):
   ratings = catalog.load('ml-100k', data_dir=data_dir, quiet=True)
   check_gradients(ratings, paper(rank=20, epsilon=0.5))
