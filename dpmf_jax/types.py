@@ -102,6 +102,17 @@ class Guarantee:
   event: Event | None
   tails: Tails | None = None
 
+  def __post_init__(self):
+    for field in ('released', 'secret', 'assumptions'):
+      value = getattr(self, field)
+      # In a string, 'user factors' would be found in a sentence about them.
+      if not isinstance(value, tuple) or not all(
+        isinstance(each, str) for each in value
+      ):
+        raise ValueError(f'{field}={value!r} must be a tuple of strings')
+    if both := set(self.released) & set(self.secret):
+      raise ValueError(f'{sorted(both)} cannot be both released and secret')
+
 
 def released(model: Release, covered: Sequence[str]) -> Release:
   """What may leave the curator: the model less its secret sides.
@@ -109,6 +120,8 @@ def released(model: Release, covered: Sequence[str]) -> Release:
   Args:
     model: of `System.model`, with both sides.
     covered: `Guarantee.released`, which names the sides that it covers.
+
+  Offset and fit are always part of it: they are public, or have noise.
   """
   sides = zip(Factors._fields, model.factors, strict=True)
   return model._replace(

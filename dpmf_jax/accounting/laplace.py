@@ -1,8 +1,6 @@
 """Laplace noise, one coordinate at a time and in all directions at once.
 
-And on integers, made of shares of which some are missing: `share_loss`.
-
-Both of the former are pure epsilon-DP with epsilon = 1/noise_multiplier, and
+Both are pure epsilon-DP with epsilon = 1/noise_multiplier, and
 both are better than that alone says. Their Renyi curves are known in closed
 form; that of the L2-Laplace mechanism is derived here.
 
@@ -46,8 +44,6 @@ _ULP = sys.float_info.epsilon
 # How good SciPy's Bessel functions are: 1.3e-13 was measured up to dimension
 # 200, wherever the Wronskian, which is known, was right to 1e-13.
 _BESSEL_ERROR, _WRONSKIAN_ERROR = 1e-12, 1e-13
-# Terms beyond 20 2^B add less than a^(2 * 20 2^B) < exp(-40) of a sum.
-_SHARE_SCALES = 20
 
 
 def rdp(event: Laplace | L2Laplace) -> Callable[[float], float]:

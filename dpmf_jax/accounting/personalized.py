@@ -21,7 +21,7 @@ from dpmf_jax.accounting.claims.objective import (
   claimed_pdp_probabilities,
   claimed_pdp_threshold,
 )
-from dpmf_jax.accounting.events import checked_epsilon
+from dpmf_jax.accounting.events import checked_epsilon, checked_positive
 
 _NOISE = 0.3  # c of `personal_threshold`
 
@@ -35,6 +35,7 @@ def laplace_weights(epsilons: ArrayLike, largest: float) -> np.ndarray:
   Privacy: (w Delta)/b = w eps_max = eps_ij, for one release. Over several,
   weights multiply every one of them, and a record's pure epsilon with them.
   """
+  largest = checked_positive('largest', largest)
   return np.minimum(checked_epsilons(epsilons) / largest * (1 - 4e-16), 1.0)
 
 

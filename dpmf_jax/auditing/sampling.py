@@ -141,6 +141,8 @@ def sampler(
   states = [
     _aligned(system.init(jax.random.clone(init_key), d), start) for d in data
   ]
+  if view not in (None, 'public', *system.views):
+    raise ValueError(f'view={view!r} must be one of {sorted(system.views)}')
   seen = _Seen(
     system.views.get(view or ''), system.model, system.guarantee.released
   )

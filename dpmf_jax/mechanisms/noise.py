@@ -197,6 +197,8 @@ def lattice_noise(
     limit: the setting that makes the lattice, and what to do, for the error.
   """
   largest = float(np.max(std))
+  if not (np.min(std) > 0 and spacing > 0):
+    raise ValueError(f'noise of {std!r} on {spacing!r} must be positive')
   if largest > MAX_STD * spacing:
     raise ValueError(f'noise of {largest:.3g} is too large for {limit}')
   return LatticeNoise(

@@ -69,7 +69,8 @@ _EACH = (
 def plan(config: PersonalizedPMFConfig, rank: int = 1) -> Plan:
   """As for one epsilon; what is stated is the largest of any rating."""
   base = objective.plan(config, rank)
-  return base._replace(guarantee=_personal(config, base.guarantee, rank))
+  stated = _personal(config, base.guarantee, rank)
+  return dataclasses.replace(base, guarantee=stated)
 
 
 def _personal(

@@ -26,9 +26,10 @@ import re
 import types
 import typing
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, NamedTuple, TypeVar
 
-from dpmf_jax.accounting.events import checked_count
+from dpmf_jax.accounting.events import checked_count, checked_number
 from dpmf_jax.types import Guarantee, Relation
 
 _Class = TypeVar('_Class')
@@ -105,17 +106,16 @@ class Setting(NamedTuple):
       said = said or _interval(declared, self.kind)
     return f'{said}, or None' if self.optional and said else said
 
-  def check(self, value: Any) -> None:
-    """Raises ValueError unless `value` is allowed."""
-    if value is None:
-      if self.optional:
-        return
-      raise ValueError(f'{self.name}=None must be {self.bound}')
-    declared = self.declared
-    if self.kind is int:
-      # 10.5 bits would pass every bound and be cut to 10 further on.
-      checked_count(self.name, value)
-    good = True
+  def checked(self, value: Any) -> Any:
+    """`value` as a Python number, or an error unless it is allowed.
+
+    Plans are cached by config: what equals another value, such as a float of
+    16 bits, must be computed with as that one is.
+    """
+    if value is None and self.optional:
+      return None
+    value = self._converted(value)
+    declared, good = self.declared, True
     if self.choices:
       good = value in self.choices
     elif self.kind in (int, float):
@@ -130,6 +130,27 @@ class Setting(NamedTuple):
       good = declared.holds(value)
     if not good:
       raise ValueError(f'{self.name}={value!r} must be {self.bound}')
+    return value
+
+  def _converted(self, value: Any) -> Any:
+    if self.kind is int:
+      # 10.5 bits would pass every bound and be cut to 10 further on.
+      return checked_count(self.name, value)
+    if self.kind is tuple:
+      try:
+        return tuple(checked_number(self.name, number) for number in value)
+      except TypeError:
+        raise ValueError(f'{self.name}={value!r} must be numbers') from None
+    if self.kind is bool and not isinstance(value, bool):
+      raise ValueError(f'{self.name}={value!r} must be True or False')
+    if self.kind is not float:
+      return value
+    if isinstance(value, bool) or not isinstance(value, Real):
+      raise ValueError(f'{self.name}={value!r} must be {self.bound}')
+    try:
+      return float(value)
+    except OverflowError:
+      return math.inf  # which no bound allows
 
 
 def _interval(declared: _Declared, kind: type) -> str:
@@ -194,7 +215,7 @@ def _setting(
 
 
 def _is_scale(scale: Any) -> bool:
-  low, high = scale
+  low, high = scale if len(scale) == 2 else (0.0, 0.0)
   # float32 holds labels and noise of such a width.
   return 1e-6 <= high - low <= 1e6
 
@@ -296,12 +317,8 @@ def config(cls: type[_Class]) -> type[_Class]:
 
   def check_all(self: Any) -> None:
     for each in settings_of(type(self)):
-      value = getattr(self, each.name)
-      if each.kind is float and isinstance(value, int):
-        # 1 and 1.0 have one plan, which says 1.0.
-        value = float(value)
-        object.__setattr__(self, each.name, value)
-      each.check(value)
+      value = each.checked(getattr(self, each.name))
+      object.__setattr__(self, each.name, value)
     if hasattr(self, 'check'):
       self.check()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +17,8 @@ SOUND = {'variant': 'sound', 'relation': 'add_remove'}
 Start = Literal['random', 'known', 'aligned']
 
 
-class Plan(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Plan:
   """What is run, what it costs and what is promised; made of public facts.
 
   Attributes:
@@ -31,9 +33,15 @@ class Plan(NamedTuple):
 
   guarantee: Guarantee
   steps: int
-  noise: Mapping[str, Any] = {}
-  sensitivity: Mapping[str, float] = {}
+  noise: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  sensitivity: Mapping[str, float] = dataclasses.field(default_factory=dict)
   shares: tuple[float, ...] | None = None
+
+  def __post_init__(self):
+    # Plans are cached, so one that is changed would be everybody's.
+    for name in ('noise', 'sensitivity'):
+      kept = types.MappingProxyType(dict(getattr(self, name)))
+      object.__setattr__(self, name, kept)
 
   def epsilon(self, steps: int, delta: float) -> float | None:
     """What the first `steps` spend; None where there is no guarantee.
@@ -41,9 +49,13 @@ class Plan(NamedTuple):
     A delta of 0 stands for the least there is.
     """
     event = self.guarantee.event
+    if not 0 <= steps <= self.steps:
+      raise ValueError(f'steps={steps} must be in 0..{self.steps}')
     if event is None or steps == 0:
       return None if event is None else 0.0
-    if self.shares is not None and isinstance(event, accounting.Gaussian):
+    if steps == self.steps:
+      pass  # all of it
+    elif self.shares is not None and isinstance(event, accounting.Gaussian):
       part = sum(self.shares[:steps])
       less = event.noise_multiplier / part**0.5
       event = dataclasses.replace(event, noise_multiplier=less)

@@ -26,7 +26,7 @@ from dpmf_jax.mechanisms import laplace, noise
 from dpmf_jax.mechanisms.clipping import clip_rows
 from dpmf_jax.plans.objective_pmf import (
   ObjectivePMFConfig,
-  noise_scale,
+  plan,
 )
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.traced import traced
@@ -85,7 +85,7 @@ def hyper_of(config: ObjectivePMFConfig, rank: int) -> Any:
   limit = f'shift={config.shift}: use a larger shift or epsilon'
   # In float32, to the nearest: the scale has room for it (ROUNDED_UP). Off the
   # diagonal an entry of A stands for two, and has sqrt(1/2) of the noise.
-  scale = np.float32(noise_scale(config, rank))
+  scale = np.float32(plan(config, rank).noise['equations'])
   row, column = np.triu_indices(rank)
   share = np.where(row == column, 1.0, 0.5**0.5).astype(np.float32)
   matrix = scale / np.float32(config.count_scale) * share

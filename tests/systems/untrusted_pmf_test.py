@@ -303,7 +303,7 @@ def test_rounds_of_messages_add_up_to_what_the_simulator_sums(
   ratings = small_ratings.take(small_ratings.user < 6)
   data = training_data(ratings)
   online = 1.0 if users == 'static' else 0.6
-  system = untrusted_pmf(paper(users=users, online=online))
+  system = untrusted_pmf(paper(attendance=users, online=online))
   state = system.init(jax.random.key(0), data)
   hyper, (p, q) = state.hyper, jax.tree.map(np.asarray, state.factors)
   rated, values = rated_by(ratings, range(6))
