@@ -308,7 +308,7 @@ def test_any_optax_optimizer_drives_the_updates(small_ratings):
   [
     ({'epsilon': None}, 'takes exactly one of epsilon and noise_multiplier'),
     ({'noise_multiplier': 3.0}, 'takes exactly one of'),
-    ({'delta': 0.0}, r'delta=0.0 must be in \(0, 1/4\]'),
+    ({'delta': 0.0}, r'delta=0.0 must be in \(0, 0.25\]'),
     ({'relation': 'neighbour'}, "relation='neighbour' must be"),
     ({'residual_bound': None}, r'residual_bound=None must be in \(0, 256\]'),
     ({'residual_bound': 1e3}, 'residual_bound=1000.0 must be in'),
@@ -316,14 +316,14 @@ def test_any_optax_optimizer_drives_the_updates(small_ratings):
     ({'step_size': float('inf')}, 'step_size=inf must be positive and'),
     ({'offset': float('nan')}, 'offset=nan must be finite'),
     ({'lattice_bits': 30}, 'lattice_bits=30 must be in 4..18'),
-    ({'rank': 1}, 'rank=1 must be at least 1, at least 2'),
+    ({'rank': 1}, "rank=1 must be at least 2 with init='bias'"),
     ({'rank': 3.5}, 'rank must be an integer'),
     ({'lattice_bits': 10.5}, 'lattice_bits must be an integer'),
     ({'clip_norm': 1e9}, r'needs it in \[1e-6, 1e6\]'),
     ({'residual_bound': 7e-37}, r'needs it in \[1e-6, 1e6\]'),
     ({'steps': 0}, 'steps=0 must be at least 1'),
     ({'scale': (5.0, 1.0)}, 'lowest < highest'),
-    ({'epsilon': -1.0}, 'epsilon must be'),
+    ({'epsilon': -1.0}, 'epsilon=-1.0 must be positive'),
   ],
 )
 def test_wrong_settings_are_named(settings, message):

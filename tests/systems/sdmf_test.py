@@ -329,13 +329,13 @@ def test_training_stops_when_all_say_so_and_stays(small_ratings):
   system, data, state = started(small_ratings, tolerance=1e3)
   first = jitted(system.step)(jax.random.key(0), state, data)
   assert int(first.stopped) == 1
-  assert int(first.kept.converged.sum()) == 60
+  assert int(first.memory.converged.sum()) == 60
   later = jitted(system.step)(jax.random.key(1), first, data)
   jax.tree.map(np.testing.assert_array_equal, first, later)
   # Nobody agrees, then nothing stops.
   system, data, state = started(small_ratings)
   state = jitted(system.step)(jax.random.key(0), state, data)
-  assert int(state.stopped) == int(state.kept.converged.sum()) == 0
+  assert int(state.stopped) == int(state.memory.converged.sum()) == 0
 
 
 def test_clients_without_ratings_take_no_part(small_ratings):
@@ -344,7 +344,7 @@ def test_clients_without_ratings_take_no_part(small_ratings):
   ratings = small_ratings.take(~absent[small_ratings.user])
   system, data, state = started(ratings)
   moved = jitted(system.step)(jax.random.key(0), state, data)
-  assert int((~moved.kept.active).sum()) == 2
+  assert int((~moved.memory.active).sum()) == 2
   assert np.isfinite(moved.factors.user).all()
   still = np.asarray(moved.factors.user == state.factors.user).all(axis=1)
   np.testing.assert_array_equal(still, absent)
