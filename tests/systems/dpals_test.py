@@ -470,6 +470,7 @@ def test_a_user_s_fit_is_a_ridge_regression(crowd):
 # Noise.
 
 
+@pytest.mark.slow
 def test_noise_has_the_scale_that_was_calibrated():
   # 3,000 numbers: the right scale fails with chance 1e-4, by the threshold;
   # 2/3 and 3/2 of it have p-values below 1e-20.

@@ -149,6 +149,7 @@ def test_noise_on_b_is_laplace_with_its_scale(epsilon):
   assert_scale(vector[1:, 0], 'laplace', scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('count_scale', [0.3])
 def test_noise_on_the_pair_has_a_gamma_norm(count_scale):
   config = sound(epsilon=0.5, count_scale=count_scale)
@@ -447,6 +448,7 @@ def test_published_sampling_runs_the_stages_on_the_sample(small_ratings):
   assert accounting.epsilon(guarantee, 0.0) == 0.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('objective', 'relation', 'want'),
   [('zhang', 'add_remove', 5), ('zhang', 'replace', 4), ('hua', 'replace', 8)],

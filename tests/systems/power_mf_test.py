@@ -223,6 +223,7 @@ def empty_rows():
   )
 
 
+@pytest.mark.slow
 def test_noise_has_the_scale_that_is_accounted_for():
   ratings = empty_rows()
   data = training_data(ratings)

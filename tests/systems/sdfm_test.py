@@ -193,6 +193,7 @@ def test_what_is_shared_is_the_sum_over_what_is_sent():
   )
 
 
+@pytest.mark.slow
 def test_every_gradient_has_its_noise():
   client, own, public = one_client()
   none = jnp.zeros(RANK + 1)
@@ -288,6 +289,7 @@ def test_an_open_step_is_the_mean_of_all_gradients(small_ratings):
     np.testing.assert_allclose(a - b, c, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('variant', ['paper', 'none'])
 def test_it_learns_from_features_on_one_device_and_two(small_ratings, variant):
   known = attributes_of(small_ratings)

@@ -111,6 +111,7 @@ def test_ridges_shrink_both_sides():
   np.testing.assert_allclose(shift, wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_every_gradient_and_move_has_its_noise():
   client, own, public = one_client()
   none = {'user_ridge': jnp.zeros(RANK), 'item_ridge': jnp.zeros(RANK)}
@@ -357,6 +358,7 @@ def test_clients_without_a_solution_are_counted(small_ratings):
   assert int(state.unsolved) == 0
 
 
+@pytest.mark.slow
 def test_the_default_learns_and_the_letter_does_not(small_ratings):
   data = training_data(small_ratings)
   found = {}
