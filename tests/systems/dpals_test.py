@@ -241,6 +241,7 @@ def test_terms_are_cut_and_never_rounded_up(crowd):
   assert (fine - coarse > 2.0**-5).any()
 
 
+@pytest.mark.slow
 def test_sums_do_not_depend_on_places_or_devices(crowd):
   config = settings(rank=3)
   items, hyper = items_after(config, training_data(crowd), 2)

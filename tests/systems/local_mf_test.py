@@ -353,6 +353,7 @@ def test_means_without_noise_are_weighted_means():
 # Both.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('make', [config, by_user])
 def test_both_devices_give_what_one_gives(small_ratings, make):
   found = [

@@ -506,6 +506,7 @@ def test_weighted_gradients_are_sums_over_weighted_ratings(
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_both_devices_give_what_one_gives(small_ratings):
   ratings = from_fractions(small_ratings, seed=2)
   system = personalized_pmf(personal(method='sampling'))
@@ -567,6 +568,7 @@ def test_personal_settings_are_checked():
     personal(epsilon=-1.0)
 
 
+@pytest.mark.slow
 def test_learned_features_are_those_that_gaussian_mf_releases(small_ratings):
   config = sound(
     epsilon=8.0, delta=1e-6, feature_share=0.5, feature_steps=7, rank=3

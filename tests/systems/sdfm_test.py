@@ -114,6 +114,7 @@ def jitted(step):
   return jax.jit(step)
 
 
+@pytest.mark.slow
 def test_without_features_it_is_sdmf_draw_for_draw(small_ratings):
   data = training_data(small_ratings)
   plain = sdmf.sdmf(
@@ -171,6 +172,7 @@ def reports(client, own, public, count=1, **langevin):
   return reporting()(keys, client, own, public)
 
 
+@pytest.mark.slow
 def test_what_is_shared_is_the_sum_over_what_is_sent():
   client, own, public = one_client()
   (_, some), (_, none) = (

@@ -284,6 +284,7 @@ def received_counts(key, state, data):
   return total.received
 
 
+@pytest.mark.slow
 def test_two_devices_give_what_one_does(small_ratings):
   states = []
   for mesh in (None, device_mesh(2)):
