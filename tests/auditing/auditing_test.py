@@ -244,6 +244,7 @@ def first_case():
   return system, sampling.tiny_data(pair.first, pair.second)
 
 
+@pytest.mark.slow
 def test_starts_are_what_they_are_called():
   system, data = first_case()
   keys = jax.random.split(jax.random.key(0), 64)
@@ -259,6 +260,7 @@ def test_starts_are_what_they_are_called():
   np.testing.assert_allclose(spread['aligned'], 1.0, atol=0.2)
 
 
+@pytest.mark.slow
 def test_every_mesh_gives_the_same_runs():
   from dpmf_jax.rows import device_mesh
 

@@ -160,6 +160,7 @@ def test_who_knows_the_scales_sees_more_than_epsilon():
   assert 0.15 < above < 0.29
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('view', 'least'), [('recommender', 4.0), ('public', 1.0)]
 )
@@ -203,6 +204,7 @@ def sound_sums(target, epsilon, runs, absent=False):
   return np.asarray(jax.jit(jax.vmap(run))(keys), np.int64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('what', ['value', 'membership'])
 def test_neither_attack_gains_more_than_epsilon_from_sound_sums(what):
   epsilon, runs = 0.5, 4000

@@ -68,6 +68,7 @@ def test_plan_must_fit():
     plan_of(settings=without)
 
 
+@pytest.mark.slow
 def test_same_bits_as_the_simulator(deployed, simulated):
   np.testing.assert_array_equal(deployed.run(), simulated.item)
   np.testing.assert_array_equal(deployed.all_nodes('factors'), simulated.user)

@@ -408,6 +408,7 @@ def test_log_is_lines_of_json(tmp_path):
   assert bytes_table(tmp_path)[0]['kind'] == 'BROKEN'
 
 
+@pytest.mark.slow
 def test_processes_that_are_killed_between_saving_and_sending(tmp_path):
   """A node's worker and the aggregator's, over sockets and without Flower."""
   folder, plan = prepared_trial(tmp_path, attempts=20, **SUMS_TRIAL)

@@ -102,6 +102,7 @@ def test_certificate_says_when_and_with_what_generator(run):
   assert document['randomness']['generator'] == 'threefry2x32, 64-bit key'
 
 
+@pytest.mark.slow
 def test_another_default_generator_changes_nothing(
   launch, ratings_file, tmp_path
 ):
@@ -257,6 +258,7 @@ def test_user_features_are_read_and_named(launch, ratings_file, tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_chosen_is_stated(launch, ratings_file, tmp_path):
   done = train(
     launch, ratings_file, tmp_path / 'run', '--system=dpals', '--epsilon=4'
@@ -273,7 +275,10 @@ def test_a_rank_that_is_chosen_is_stated(launch, ratings_file, tmp_path):
 @pytest.mark.parametrize(
   'flags',
   [
-    ['--system=sdmf', '--variant=paper', '--steps=2', '--rank=4'],
+    pytest.param(
+      ['--system=sdmf', '--variant=paper', '--steps=2', '--rank=4'],
+      marks=pytest.mark.slow,
+    ),
     ['--system=local_mf', '--levels=1', '--levels=5', '--rank=0'],
     ['--system=untrusted_pmf'],
   ],

@@ -46,6 +46,7 @@ def coordinate_law(rank):
   return lambda x: 0.5 + np.sign(x) * np.interp(np.abs(x), grid, half)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('rank', [1, 2, 3, 20, 128])
 def test_norms_are_gamma(rank):
   norms = np.linalg.norm(rows(rank), axis=1)
@@ -115,6 +116,7 @@ def test_dither_is_independent_of_the_noise():
     assert_independent(drawn.uniform, 2**16, fraction)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('rank', [2, 5, 128])
 def test_directions_are_uniform(rank):
   found = rows(rank, seed=5)
@@ -209,6 +211,7 @@ def test_noise_on_a_lattice_has_its_scale_and_stays_there(rank):
   assert_scale(norms, scipy.stats.gamma(rank).cdf, scale=scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('log_units', [13, 19, 22])
 def test_low_bits_of_the_noise_are_fair(log_units):
   drawn = laplace(jax.random.key(11), (2_000_000,))

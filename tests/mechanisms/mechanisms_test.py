@@ -100,6 +100,7 @@ def test_lattice_noise_has_its_scale_and_stays_on_the_lattice():
   assert_scale(found, 'norm', 5.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('log_units', [13, 19, 22])
 def test_low_bits_of_the_noise_are_fair(log_units):
   # float32 noise of 2^19 units has a grid of its own: without the dither
@@ -200,6 +201,7 @@ def test_noise_entries_are_independent():
   assert np.abs(correlation).max() < 0.036
 
 
+@pytest.mark.slow
 def test_dither_is_independent_of_the_noise():
   """It hides the grid of float32 noise only if it is no part of the noise."""
   # Sixteen blocks: the first half of each are the x of pairs, the rest the y.

@@ -164,6 +164,7 @@ def auc(scores, labels):
   return (ranks[labels].sum() - ones * (ones + 1) / 2) / (ones * zeros)
 
 
+@pytest.mark.slow
 def test_average_attack_finds_all_without_the_permanent_stage():
   answer, coins = made(h=20, items=100, epsilon_instant=20.0)
   bits = jnp.arange(100) < 20

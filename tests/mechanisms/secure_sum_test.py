@@ -258,6 +258,7 @@ def test_one_share_has_the_polya_law():
   assert fits(drawn, np.convolve(other, other[::-1])) < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('source', ['shares', 'simulator'])
 def test_the_noise_is_two_sided_geometric(source):
   bits, size = 4, 12_000

@@ -65,6 +65,7 @@ def test_an_implicit_sweep_is_the_dense_solution(small_ratings, solver):
   np.testing.assert_allclose(end.factors.item, item, atol=2e-4)
 
 
+@pytest.mark.slow
 def test_two_devices_give_one_device_s_result(small_ratings):
   from dpmf_jax.rows import device_mesh
 

@@ -30,8 +30,8 @@ def build(name, variant, *more, **settings):
   given = {k: v for k, v in common.items() if k in fields}
   if more:
     given |= {more[0]: more[1], 'rank': 3, 'feature_steps': 3}
-  if name == 'dpals':
-    given['rank'] = 2  # for so few users it would choose 0
+  if name in ('dpals', 'power_mf'):
+    given['rank'] = 2  # for so few users dpals would choose 0
   return systems.build(
     name, entry.config(**{**entry.variants[variant], **given, **settings})
   )
@@ -48,6 +48,7 @@ def data(request):
   return training_data(with_epsilon(ratings, 3.0))
 
 
+@pytest.mark.slow
 def test_runs_under_jit_scan_and_vmap_over_keys(case, data):
   system = build(*case)
 

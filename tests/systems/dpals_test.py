@@ -241,6 +241,7 @@ def test_terms_are_cut_and_never_rounded_up(crowd):
   assert (fine - coarse > 2.0**-5).any()
 
 
+@pytest.mark.slow
 def test_sums_do_not_depend_on_places_or_devices(crowd):
   config = settings(rank=3)
   items, hyper = items_after(config, training_data(crowd), 2)
@@ -470,6 +471,7 @@ def test_a_user_s_fit_is_a_ridge_regression(crowd):
 # Noise.
 
 
+@pytest.mark.slow
 def test_noise_has_the_scale_that_was_calibrated():
   # 3,000 numbers: the right scale fails with chance 1e-4, by the threshold;
   # 2/3 and 3/2 of it have p-values below 1e-20.

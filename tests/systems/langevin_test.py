@@ -56,6 +56,7 @@ def test_a_step_moves_by_the_mean_of_the_gradients(small_ratings):
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_noise_is_that_of_the_mean_of_so_many_gradients(small_ratings):
   system = langevin(config(rank=200))
   data = training_data(small_ratings)
@@ -145,6 +146,7 @@ def test_clipped_ratings_are_on_the_scale(small_ratings):
     assert inside == clip
 
 
+@pytest.mark.slow
 def test_more_noise_is_less_accurate(small_ratings):
   train, test = random_split(small_ratings, 0.2, seed=0)
   data, rows = training_data(train), training_data(test).by_user

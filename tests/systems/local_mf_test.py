@@ -174,6 +174,7 @@ def test_blocks_of_users_do_not_matter(monkeypatch):
   )
 
 
+@pytest.mark.slow
 def test_factors_are_nothing_where_there_is_only_noise():
   # 400 x 200 cells without ratings: noise has a singular value above its edge
   # by a few percent at most, which leaves a quarter of the length.
@@ -352,6 +353,7 @@ def test_means_without_noise_are_weighted_means():
 # Both.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('make', [config, by_user])
 def test_both_devices_give_what_one_gives(small_ratings, make):
   found = [

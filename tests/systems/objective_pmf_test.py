@@ -149,6 +149,7 @@ def test_noise_on_b_is_laplace_with_its_scale(epsilon):
   assert_scale(vector[1:, 0], 'laplace', scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('count_scale', [0.3])
 def test_noise_on_the_pair_has_a_gamma_norm(count_scale):
   config = sound(epsilon=0.5, count_scale=count_scale)
@@ -447,6 +448,7 @@ def test_published_sampling_runs_the_stages_on_the_sample(small_ratings):
   assert accounting.epsilon(guarantee, 0.0) == 0.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('objective', 'relation', 'want'),
   [('zhang', 'add_remove', 5), ('zhang', 'replace', 4), ('hua', 'replace', 8)],
@@ -504,6 +506,7 @@ def test_weighted_gradients_are_sums_over_weighted_ratings(
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_both_devices_give_what_one_gives(small_ratings):
   ratings = from_fractions(small_ratings, seed=2)
   system = personalized_pmf(personal(method='sampling'))
@@ -565,6 +568,7 @@ def test_personal_settings_are_checked():
     personal(epsilon=-1.0)
 
 
+@pytest.mark.slow
 def test_learned_features_are_those_that_gaussian_mf_releases(small_ratings):
   config = sound(
     epsilon=8.0, delta=1e-6, feature_share=0.5, feature_steps=7, rank=3

@@ -52,7 +52,17 @@ def ratings():
   return with_epsilon(drawn, 3.0)
 
 
-@pytest.fixture(scope='module', params=CASES)
+# All users' sides are one regression: two of its cases are quick to try.
+QUICK = ('dpals', 'local_mf, user')
+
+
+@pytest.fixture(
+  scope='module',
+  params=[
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    for name in CASES
+  ],
+)
 def run(request, ratings):
   """A system, and its state after a run on all of the ratings."""
   name, settings = CASES[request.param]

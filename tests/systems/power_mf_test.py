@@ -223,6 +223,7 @@ def empty_rows():
   )
 
 
+@pytest.mark.slow
 def test_noise_has_the_scale_that_is_accounted_for():
   ratings = empty_rows()
   data = training_data(ratings)
@@ -378,7 +379,7 @@ def test_a_gauge_keeps_products_and_bounds_norms(rank):
   assert not np.asarray(still).any()
 
 
-@pytest.mark.parametrize('rank', [0, 2])
+@pytest.mark.parametrize('rank', [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_users_fit_a_ridge_regression_of_their_own(small_ratings, rank):
   config = make(epsilon=15.0, delta=1e-3, rank=rank, rounds=2)
   system = power_mf(config)
@@ -431,6 +432,7 @@ def test_no_epsilon_is_worse_than_the_user_mean(epsilon):
   assert held_out(epsilon=epsilon, rank=0) < alone + 0.002
 
 
+@pytest.mark.slow
 def test_both_devices_give_what_one_gives(small_ratings):
   system = power_mf(make(rank=2, rounds=2))
   found = []

@@ -165,6 +165,7 @@ def test_auc_is_the_share_of_unrated_items_below():
   assert found == pytest.approx(np.mean(wanted))
 
 
+@pytest.mark.slow
 def test_without_privacy_it_ranks_and_with_perturbed_signs_it_does_not():
   rng = np.random.default_rng(0)
   # Two kinds of users who rate two kinds of items.

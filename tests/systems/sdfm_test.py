@@ -114,6 +114,7 @@ def jitted(step):
   return jax.jit(step)
 
 
+@pytest.mark.slow
 def test_without_features_it_is_sdmf_draw_for_draw(small_ratings):
   data = training_data(small_ratings)
   plain = sdmf.sdmf(
@@ -171,6 +172,7 @@ def reports(client, own, public, count=1, **langevin):
   return reporting()(keys, client, own, public)
 
 
+@pytest.mark.slow
 def test_what_is_shared_is_the_sum_over_what_is_sent():
   client, own, public = one_client()
   (_, some), (_, none) = (
@@ -193,6 +195,7 @@ def test_what_is_shared_is_the_sum_over_what_is_sent():
   )
 
 
+@pytest.mark.slow
 def test_every_gradient_has_its_noise():
   client, own, public = one_client()
   none = jnp.zeros(RANK + 1)
@@ -288,6 +291,7 @@ def test_an_open_step_is_the_mean_of_all_gradients(small_ratings):
     np.testing.assert_allclose(a - b, c, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('variant', ['paper', 'none'])
 def test_it_learns_from_features_on_one_device_and_two(small_ratings, variant):
   known = attributes_of(small_ratings)

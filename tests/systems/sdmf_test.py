@@ -111,6 +111,7 @@ def test_ridges_shrink_both_sides():
   np.testing.assert_allclose(shift, wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_every_gradient_and_move_has_its_noise():
   client, own, public = one_client()
   none = {'user_ridge': jnp.zeros(RANK), 'item_ridge': jnp.zeros(RANK)}
@@ -283,6 +284,7 @@ def received_counts(key, state, data):
   return total.received
 
 
+@pytest.mark.slow
 def test_two_devices_give_what_one_does(small_ratings):
   states = []
   for mesh in (None, device_mesh(2)):
@@ -329,13 +331,13 @@ def test_training_stops_when_all_say_so_and_stays(small_ratings):
   system, data, state = started(small_ratings, tolerance=1e3)
   first = jitted(system.step)(jax.random.key(0), state, data)
   assert int(first.stopped) == 1
-  assert int(first.kept.converged.sum()) == 60
+  assert int(first.memory.converged.sum()) == 60
   later = jitted(system.step)(jax.random.key(1), first, data)
   jax.tree.map(np.testing.assert_array_equal, first, later)
   # Nobody agrees, then nothing stops.
   system, data, state = started(small_ratings)
   state = jitted(system.step)(jax.random.key(0), state, data)
-  assert int(state.stopped) == int(state.kept.converged.sum()) == 0
+  assert int(state.stopped) == int(state.memory.converged.sum()) == 0
 
 
 def test_clients_without_ratings_take_no_part(small_ratings):
@@ -344,7 +346,7 @@ def test_clients_without_ratings_take_no_part(small_ratings):
   ratings = small_ratings.take(~absent[small_ratings.user])
   system, data, state = started(ratings)
   moved = jitted(system.step)(jax.random.key(0), state, data)
-  assert int((~moved.kept.active).sum()) == 2
+  assert int((~moved.memory.active).sum()) == 2
   assert np.isfinite(moved.factors.user).all()
   still = np.asarray(moved.factors.user == state.factors.user).all(axis=1)
   np.testing.assert_array_equal(still, absent)
@@ -357,6 +359,7 @@ def test_clients_without_a_solution_are_counted(small_ratings):
   assert int(state.unsolved) == 0
 
 
+@pytest.mark.slow
 def test_the_default_learns_and_the_letter_does_not(small_ratings):
   data = training_data(small_ratings)
   found = {}

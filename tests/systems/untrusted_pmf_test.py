@@ -20,7 +20,7 @@ from dpmf_jax.federated import messages, sums_protocol
 from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.mechanisms import secure_sum, shares
 from dpmf_jax.mechanisms.secure_sum import BrokenRoundError, Report
-from dpmf_jax.plans import traffic
+from dpmf_jax.plans import untrusted_pmf as untrusted_plan
 from dpmf_jax.plans.untrusted_pmf import (
   UntrustedPMFConfig,
   moved_units,
@@ -431,16 +431,16 @@ def test_bytes_of_a_round_are_within_a_twentieth_of_the_specified():
     ({'users': 'dynamic'}, 33_934),
     ({'users': 'static', 'masks': 'seed'}, 16_967),
   ):
-    made = traffic.round_bytes(rank=20, num_items=106, **how)
+    made = untrusted_plan.round_bytes(rank=20, num_items=106, **how)
     assert made['round'] == made['up'] + made['down']
     assert made['round'] == pytest.approx(want, rel=0.05)
     if 'masks' not in how:
-      config = paper(rank=20, **how)
-      report = traffic.communication(
+      config = paper(rank=20, attendance=how['users'])
+      report = untrusted_plan.communication(
         config, num_items=1682, ratings_per_user=100_000 / 943
       )
       assert report['round'] == pytest.approx(want, rel=0.05)
-  made = traffic.communication(
+  made = untrusted_plan.communication(
     sound(), num_items=1682, ratings_per_user=100_000 / 943
   )
   assert made['up'] == pytest.approx(1682 * 2 * 4, rel=0.01)
@@ -452,7 +452,7 @@ def test_bytes_of_messages_are_those_of_their_arrays(shape):
     array = np.zeros(shape, dtype)
     wire = messages.to_bytes(Message(Kind.REPORT, 1, 0, (array, array[None])))
     sizes = (size, shape), (size, (1, *shape))
-    assert len(wire) == traffic.message_bytes(*sizes)
+    assert len(wire) == untrusted_plan.message_bytes(*sizes)
 
 
 def test_messages_come_back_as_they_were():
