@@ -67,6 +67,10 @@ def lists_for(unit):
   return {'items': items, 'users': users}
 
 
+# What takes long to compile.
+LONG = ('power_mf', 'local_mf', 'gaussian_mf')
+
+
 def published(case, ratings, folder):
   """What of a run may be published, without noise and what it moves."""
   config, system = built(case)
@@ -106,7 +110,13 @@ def neighbours(table, unit):
     yield [row for row in table if row[0] != 'lonely']
 
 
-@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize(
+  'case',
+  [
+    pytest.param(case, marks=pytest.mark.slow if case in LONG else ())
+    for case in CASES
+  ],
+)
 def test_nothing_that_is_published_tells_a_neighbour(case, table, tmp_path):
   unit = built(case)[1].guarantee.unit
   lists = lists_for(unit)
@@ -117,6 +127,7 @@ def test_nothing_that_is_published_tells_a_neighbour(case, table, tmp_path):
     assert published(case, ratings_of(less, **lists), folder) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('case', ['power_mf, means', 'dpals'])
 def test_without_public_lists_the_headline_says_what_they_tell(
   case, table, tmp_path
@@ -198,6 +209,7 @@ def test_a_file_of_ids(tmp_path):
     formats.read_ids(path, 'item')
 
 
+@pytest.mark.slow
 def test_the_script_takes_lists(launch, table, tmp_path):
   """Whole users: with a public bound nothing tells that there is one less."""
   items = tmp_path / 'items.txt'

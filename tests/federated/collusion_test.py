@@ -188,6 +188,7 @@ def seen(config, drawn, gone, known, rated):
   return left - sum(drawn[user] for user in known)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('gone', 'known', 'holds'),
   [

@@ -146,6 +146,7 @@ def test_a_round_is_the_simulators_with_the_same_noise(tmp_path):
   np.testing.assert_array_equal(moved.any(axis=1), np.asarray(online))
 
 
+@pytest.mark.slow
 def test_all_rounds_are_the_simulators_with_the_same_noise(tmp_path):
   # A step with which rounds do not swing: then small differences stay small.
   deployed = Gradients(

@@ -190,6 +190,7 @@ def test_the_tolerance_holds_for_what_the_step_computes(epsilon):
     assert abs(found[item] - want) <= parts.tolerance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('epsilon', [0.1, 2.0])
 def test_noise_in_the_objective_has_its_scale(epsilon):
   # Items without ratings have their minimum at -eta / ridge.
@@ -204,6 +205,7 @@ def test_noise_in_the_objective_has_its_scale(epsilon):
   assert_scale(found, 'laplace', parts.noise)
 
 
+@pytest.mark.slow
 def test_noise_that_covers_the_search_has_its_scale():
   # With hardly any noise in the objective, what is left is the cover.
   data = one_rating_of_20_001_items()
@@ -248,6 +250,7 @@ def test_draws_of_the_largest_epsilon_end_as_seldom_as_said():
   assert ends == pytest.approx(tails.UNCOVERED)
 
 
+@pytest.mark.slow
 def test_both_devices_give_what_one_gives(small_ratings):
   system = objective_pmf(config_of())
   one, two = (

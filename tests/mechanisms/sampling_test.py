@@ -70,6 +70,7 @@ def test_a_coin_depends_on_nothing_but_its_own_rating(small_ratings):
     assert both_samples(training_data(left), 0.4)[0] == whole - pair
 
 
+@pytest.mark.slow
 def test_ratings_are_kept_with_their_probability():
   # 120 users rated 120 items; the chance depends on the user's group.
   user, item = (index.ravel() for index in np.indices((120, 120)))

@@ -283,11 +283,11 @@ def test_the_mean_of_fractions_is_exact():
 
 def test_users_of_a_file_count_once_with_ratings_or_without(tmp_path):
   users = write(tmp_path, 'a,0.5\nz,1\nb,2\nc,2\n', 'users.csv')
-  levels = s.asked_by_user_file(users)
+  levels = s.asked_by_users(s.read_users(users))
   assert levels.epsilon.tolist() == [0.5, 1.0, 2.0]
   assert levels.share.tolist() == [0.25, 0.25, 0.5]
   with pytest.raises(DataError, match='is there before'):
-    s.asked_by_user_file(write(tmp_path, 'a,1\na,2\n', 'twice.csv'))
+    s.read_users(write(tmp_path, 'a,1\na,2\n', 'twice.csv'))
 
 
 def test_a_distribution_in_a_few_numbers():
@@ -337,6 +337,7 @@ def flagsaver_of(words=()):
 
   with flagsaver.flagsaver():
     flags.FLAGS(['train', *words])
+    specifications._table.cache_clear()  # read once by a command line
     yield specifications
 
 

@@ -78,6 +78,7 @@ def test_two_devices_give_one_device_s_result(small_ratings):
     np.testing.assert_allclose(one, two, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_it_learns_what_was_planted():
   ratings = synthetic(
     num_users=300, num_items=200, num_ratings=12_000, rank=2, seed=3
