@@ -174,6 +174,7 @@ def test_training(house, tmp_path):
   assert told['epsilon'] == pytest.approx(1, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_audit(house, tmp_path):
   ran(
     house,

@@ -105,6 +105,7 @@ def usual(tmp_path_factory):
   return made
 
 
+@pytest.mark.slow
 def test_the_sum_of_a_round_is_that_of_those_online_and_the_noise(usual):
   want, reached = last_sum(usual)
   assert 0 < reached.sum() < ITEMS

@@ -115,6 +115,7 @@ def test_sums_are_those_of_the_oracle(small_ratings, bound):
     assert np.abs(b).max() > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('bound', [1.0, 37.3])  # the latter shows single ulps
 def test_sums_do_not_depend_on_layout_devices_or_splitting(
   small_ratings, bound, monkeypatch
@@ -153,6 +154,7 @@ def test_dropped_bits_round_the_exact_sum(small_ratings, bits, monkeypatch):
       np.testing.assert_array_equal(a, np.floor(np.asarray(b) / shift + 0.5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('rank', [1, 3, 4, 20, 33])
 def test_a_product_does_not_depend_on_its_slot(rank):
   # One user who rated 200 items that are all alike: every prefix of the

@@ -334,6 +334,7 @@ def test_the_largest_terms_of_a_row_do_not_wrap(users):
   assert int(found.matrix[0, 0]) == (users * most + 4) // 8
 
 
+@pytest.mark.slow
 def test_sums_do_not_depend_on_layout_devices_or_splitting(
   small_ratings, monkeypatch
 ):
@@ -414,6 +415,7 @@ def test_weights_outside_their_range_count_as_its_ends(small_ratings):
   assert_same(first, second)
 
 
+@pytest.mark.slow
 def test_many_keys_share_the_data_under_vmap_and_jit(small_ratings):
   rows = by_item(small_ratings)
   labels = rows.value - MEAN

@@ -139,6 +139,7 @@ def test_rows_of_any_length_are_summed_without_overflow():
   np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_bits_do_not_depend_on_layout_devices_or_other_rows():
   rng = np.random.default_rng(7)
   table = drawn(rng, num_rows=300, num_columns=120, rank=5, chance=0.4)

@@ -293,11 +293,11 @@ def test_users_are_folded_in_over_more_than_one_block():
 @pytest.mark.parametrize(
   'name',
   [
-    'objective_pmf',
+    pytest.param('objective_pmf', marks=pytest.mark.slow),
     'personalized_pmf',
     'dpals',
     pytest.param('power_mf', marks=pytest.mark.slow),
-    'local_mf',
+    pytest.param('local_mf', marks=pytest.mark.slow),
     'untrusted_pmf',
   ],
 )

@@ -37,7 +37,17 @@ def build(name, variant, *more, **settings):
   )
 
 
-@pytest.fixture(params=CASES, ids=lambda case: '-'.join(map(str, case)))
+# Their rounds are those of sdmf, with more to compile.
+LONG = (('sdbpr', 'paper'), ('sdfm', 'paper'))
+
+
+@pytest.fixture(
+  params=[
+    pytest.param(case, marks=pytest.mark.slow if case in LONG else ())
+    for case in CASES
+  ],
+  ids=lambda case: '-'.join(map(str, case)),
+)
 def case(request):
   return request.param
 

@@ -241,6 +241,7 @@ def test_a_report_holds_no_personal_weights():
   )
 
 
+@pytest.mark.slow
 def test_an_open_step_is_the_mean_of_all_gradients(small_ratings):
   data, known = training_data(small_ratings), attributes_of(small_ratings)
   system = sdfm.sdfm(
