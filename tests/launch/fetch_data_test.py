@@ -66,7 +66,7 @@ def test_help_has_an_example_and_exit_code_0(launch, places):
 
 SCRIPT = """
   import sys, time
-  from launch import cli
+  from dpmf_jax.commands import cli
 
   def main(argv):
     {body}

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from absl import flags
 
-from launch import cli
+from dpmf_jax.commands import cli
 
 _PLAN = flags.DEFINE_string('plan', None, "The run's plan.", required=True)
 _ROLE = flags.DEFINE_enum(

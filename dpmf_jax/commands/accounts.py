@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from dpmf_jax import accounting
-from launch import settings
+from dpmf_jax.commands import settings
 
 SAME_NOISE = 'same_noise_if_only_the_noised_gradient_leaked'
 

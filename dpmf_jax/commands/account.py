@@ -59,8 +59,8 @@ from typing import Any, cast
 from absl import flags
 
 from dpmf_jax import accounting, plans
-from launch import accounts, cli, settings
-from launch.accounts import Answer
+from dpmf_jax.commands import accounts, cli, settings
+from dpmf_jax.commands.accounts import Answer
 
 # What has several values in a table has a flag that takes a list.
 _FLAGS = settings.define(several=('steps', 'epsilon'), own={'delta'})

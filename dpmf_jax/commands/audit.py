@@ -31,7 +31,7 @@ from typing import Any
 from absl import flags
 
 from dpmf_jax import plans
-from launch import cli, settings
+from dpmf_jax.commands import cli, settings
 
 RUNS = {'quick': 20_000, 'full': 200_000}
 

@@ -51,7 +51,7 @@ from typing import Any
 from absl import flags
 
 from dpmf_jax import plans
-from launch import cli, settings, specifications
+from dpmf_jax.commands import cli, settings, specifications
 
 _SETTINGS = settings.define(own={'delta'})
 # So that --help shows them.

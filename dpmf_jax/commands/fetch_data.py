@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from dpmf_jax.commands import cli
 from dpmf_jax.ratings import catalog
-from launch import cli
 
 _DATASET = flags.DEFINE_enum(
   'dataset', None, catalog.NAMES, 'Which data set to get.', required=True

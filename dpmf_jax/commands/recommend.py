@@ -31,7 +31,7 @@ from typing import Any
 
 from absl import flags
 
-from launch import cli
+from dpmf_jax.commands import cli
 
 _MODEL = flags.DEFINE_string(
   'model', None, 'The --output folder of launch.train.', required=True
