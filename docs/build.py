@@ -115,7 +115,7 @@ def systems() -> str:
     '# Systems and their settings',
     '',
     'Written by `python -m docs.build` from `dpmf_jax/plans/`. Flags of',
-    '`launch.train` and `launch.account` have the names of the settings.',
+    '`dpmf train` and `dpmf account` have the names of the settings.',
   ]
   for name, spec in SPECS.items():
     variants = ', '.join(f'`{variant}`' for variant in spec.variants)

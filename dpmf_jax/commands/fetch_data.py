@@ -2,7 +2,7 @@
 
 Example:
 
-  python -m launch.fetch_data --dataset=ml-100k
+  dpmf fetch_data --dataset=ml-100k
 
 The files are looked for in --data_dir, in $DPMF_DATA_DIR and in the cache,
 then fetched from their publisher, and always compared with their checksums.

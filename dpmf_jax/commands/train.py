@@ -2,11 +2,11 @@
 
 Example, on MovieLens-100K (fetched if need be):
 
-  python -m launch.train --dataset=ml-100k --epsilon=4 --output=runs/first
+  dpmf train --dataset=ml-100k --epsilon=4 --output=runs/first
 
 and on a file of your own, with lines of user, item, rating:
 
-  python -m launch.train --ratings=ratings.csv --scale=1,5 --epsilon=4 \\
+  dpmf train --ratings=ratings.csv --scale=1,5 --epsilon=4 \\
     --output=runs/mine
 
 The folder gets model.safetensors (what the guarantee covers, and nothing
@@ -18,7 +18,7 @@ With --ledger=FILE the run is put down in the data set's ledger before any
 noise is drawn, and refused (exit code 1) if all runs together would cost more
 than the budget that the ledger was begun with:
 
-  python -m launch.train --dataset=ml-100k --epsilon=1 --output=runs/first \\
+  dpmf train --dataset=ml-100k --epsilon=1 --output=runs/first \\
     --ledger=ml-100k.ledger --budget_epsilon=3
 
 The budget holds even if runs are chosen after seeing what earlier ones
@@ -31,7 +31,7 @@ fact: --epsilon_column=NAME (of the --ratings file), --epsilon_file=FILE (lines
 of user,epsilon) or --specification=fractions (drawn as published). In place of
 --epsilon it may have --threshold=best, mean or max of what may be asked for:
 
-  python -m launch.train --dataset=ml-100k --system=personalized_pmf \\
+  dpmf train --dataset=ml-100k --system=personalized_pmf \\
     --specification=fractions --threshold=best --method=sampling \\
     --output=runs/own
 
@@ -53,9 +53,7 @@ from absl import flags
 from dpmf_jax import plans
 from dpmf_jax.commands import cli, settings, specifications
 
-_SETTINGS = settings.define(own={'delta'})
-# So that --help shows them.
-flags.adopt_module_key_flags(settings)
+_SETTINGS = settings.define()
 flags.adopt_module_key_flags(specifications)
 
 _SYSTEM = flags.DEFINE_enum(
@@ -177,6 +175,30 @@ _BUDGET_EPSILON = flags.DEFINE_string(
   'at its first use only. unlimited: they are only added up, and the total is '
   'not valid if later runs were chosen after seeing earlier ones.',
 )
+
+
+# What --help shows together, and what not every system reads.
+GROUPS = {
+  'data': (
+    'dataset', 'data_dir', 'ratings', 'format', 'scale', 'titles', 'item_ids',
+    'user_ids', 'num_users', 'user_features', 'attributes', 'test_fraction',
+    'split_seed',
+  ),
+  'privacy': (
+    'epsilon', 'delta', 'unit', 'relation', 'variant', *specifications.FLAGS,
+    'ledger', 'budget_epsilon', 'seed',
+  ),
+  'system': ('system',),
+  'output': ('output', 'overwrite', 'ranking_k', 'ranking_threshold'),
+}  # fmt: skip
+ONLY = {
+  'attributes': ('sdfm',),
+  'user_features': tuple(n for n, s in plans.SPECS.items() if s.takes_features),
+  **dict.fromkeys(
+    specifications.FLAGS,
+    tuple(n for n, s in plans.SPECS.items() if s.personalized),
+  ),
+}
 
 
 def _chosen(ratings) -> settings.Chosen:

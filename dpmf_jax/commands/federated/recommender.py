@@ -3,7 +3,7 @@
 With Flower it is the ServerApp of federated/app. Without, for workers
 on this host that listen on SOCKETS/0.sock, SOCKETS/1.sock, ...:
 
-  python -m launch.federated.recommender --plan=plan.json --state=DIR \\
+  dpmf federated.recommender --plan=plan.json --state=DIR \\
     --sockets=SOCKETS
 """
 
