@@ -50,6 +50,11 @@ def fields(spec: Spec) -> set[str]:
   return {each.name for each in settings_of(spec.config)}
 
 
+def run_as(name: str, variant: str | None) -> str:
+  """The name of the system that a variant of this one is."""
+  return _SOUND.get(name, name) if variant in (None, 'sound') else name
+
+
 def selected(
   name: str,
   given: Mapping[str, Any],
@@ -68,8 +73,7 @@ def selected(
     **more: settings that go before those, such as what `auto` chose, or that
       nobody types, such as the scale of ratings.
   """
-  if variant in (None, 'sound'):
-    name = _SOUND.get(name, name)
+  name = run_as(name, variant)
   spec = spec_of(name)
   variant = _variant(name, spec, variant)
   known = fields(spec)

@@ -133,7 +133,7 @@ def train(
   made = chosen.system
   if table.most_users and made.guarantee.unit != 'user':
     raise ValueError(
-      f'num_users={num_users} is for what protects whole users, and '
+      f'num_users={table.most_users} is for what protects whole users, and '
       f'system={chosen.name} protects single ratings here: use user_ids'
     )
   first_key = key if isinstance(key, jax.Array) else keys.random_key(key)

@@ -220,7 +220,7 @@ def test_unknown_system():
 def test_help_has_examples():
   done = run('--help', alone=True)
   assert done.returncode == 0
-  assert 'python -m launch.account --system=gaussian_mf' in done.stdout
+  assert 'dpmf account --system=gaussian_mf' in done.stdout
   assert '--residual_bound' in done.stdout
 
 

@@ -471,10 +471,3 @@ def test_a_folder_with_other_files_is_left_alone(
   assert done.returncode == 2
   assert 'thesis.tex' in done.stderr
   assert [path.name for path in tmp_path.iterdir()] == ['thesis.tex']
-
-
-def test_help_explains(launch):
-  for script in ('train', 'recommend'):
-    done = launch(script, '--help')
-    assert done.returncode == 0
-    assert f'python -m launch.{script}' in done.stdout

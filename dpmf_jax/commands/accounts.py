@@ -1,4 +1,4 @@
-"""The answers of launch.account, as functions of plain arguments.
+"""The answers of dpmf account, as functions of plain arguments.
 
 Each takes `steps`, the overall `delta`, and what was `given` as the amount of
 noise: the name of a flag, such as 'epsilon' or 'noise_multiplier', and its

@@ -2,11 +2,11 @@
 
 Example, on MovieLens-100K (fetched if need be):
 
-  python -m launch.train --dataset=ml-100k --epsilon=4 --output=runs/first
+  dpmf train --dataset=ml-100k --epsilon=4 --output=runs/first
 
 and on a file of your own, with lines of user, item, rating:
 
-  python -m launch.train --ratings=ratings.csv --scale=1,5 --epsilon=4 \\
+  dpmf train --ratings=ratings.csv --scale=1,5 --epsilon=4 \\
     --output=runs/mine
 
 The folder gets model.safetensors (what the guarantee covers, and nothing
@@ -18,7 +18,7 @@ With --ledger=FILE the run is put down in the data set's ledger before any
 noise is drawn, and refused (exit code 1) if all runs together would cost more
 than the budget that the ledger was begun with:
 
-  python -m launch.train --dataset=ml-100k --epsilon=1 --output=runs/first \\
+  dpmf train --dataset=ml-100k --epsilon=1 --output=runs/first \\
     --ledger=ml-100k.ledger --budget_epsilon=3
 
 The budget holds even if runs are chosen after seeing what earlier ones
@@ -31,7 +31,7 @@ fact: --epsilon_column=NAME (of the --ratings file), --epsilon_file=FILE (lines
 of user,epsilon) or --specification=fractions (drawn as published). In place of
 --epsilon it may have --threshold=best, mean or max of what may be asked for:
 
-  python -m launch.train --dataset=ml-100k --system=personalized_pmf \\
+  dpmf train --dataset=ml-100k --system=personalized_pmf \\
     --specification=fractions --threshold=best --method=sampling \\
     --output=runs/own
 
@@ -49,11 +49,9 @@ from typing import Any
 from absl import flags
 
 from dpmf_jax import plans
-from launch import cli, settings, specifications
+from dpmf_jax.commands import cli, settings, specifications
 
-_SETTINGS = settings.define(own={'delta'})
-# So that --help shows them.
-flags.adopt_module_key_flags(settings)
+_SETTINGS = settings.define()
 flags.adopt_module_key_flags(specifications)
 
 _SYSTEM = flags.DEFINE_enum(
@@ -179,6 +177,30 @@ _BUDGET_EPSILON = flags.DEFINE_string(
 )
 
 
+# What --help shows together, and what not every system reads.
+GROUPS = {
+  'data': (
+    'dataset', 'data_dir', 'ratings', 'format', 'scale', 'titles', 'item_ids',
+    'user_ids', 'num_users', 'user_features', 'attributes', 'test_fraction',
+    'split_seed',
+  ),
+  'privacy': (
+    'epsilon', 'delta', 'unit', 'relation', 'variant', *specifications.FLAGS,
+    'ledger', 'budget_epsilon', 'seed',
+  ),
+  'system': ('system',),
+  'output': ('output', 'overwrite', 'ranking_k', 'ranking_threshold'),
+}  # fmt: skip
+ONLY = {
+  'attributes': ('sdfm',),
+  'user_features': tuple(n for n, s in plans.SPECS.items() if s.takes_features),
+  **dict.fromkeys(
+    specifications.FLAGS,
+    tuple(n for n, s in plans.SPECS.items() if s.personalized),
+  ),
+}
+
+
 def main(argv) -> int:
   del argv
   import jax
@@ -204,6 +226,8 @@ def main(argv) -> int:
 
 def _arguments() -> dict[str, Any]:
   """The flags as arguments of `dpmf_jax.train`."""
+  from dpmf_jax.ratings.table import with_public_ids
+
   asked_for = _SYSTEM.value
   personalized = asked_for != 'auto' and plans.SPECS[asked_for].personalized
   specifications.check(
@@ -212,8 +236,11 @@ def _arguments() -> dict[str, Any]:
     path=_RATINGS.value,
     epsilon=_SETTINGS['epsilon'].value,
   )
-  ratings = specifications.attach(
-    _load(), path=_RATINGS.value, format=_FORMAT.value
+  ratings = with_public_ids(
+    specifications.attach(_load(), path=_RATINGS.value, format=_FORMAT.value),
+    users=_ids(_USER_IDS, 'user'),
+    items=_ids(_ITEM_IDS, 'item'),
+    num_users=_NUM_USERS.value,
   )
   given = {name: flag.value for name, flag in _SETTINGS.items()}
   if _ATTRIBUTES.value:
@@ -226,9 +253,6 @@ def _arguments() -> dict[str, Any]:
     'delta': _DELTA.value,
     'system': asked_for,
     'variant': _VARIANT.value,
-    'user_ids': _ids(_USER_IDS, 'user'),
-    'item_ids': _ids(_ITEM_IDS, 'item'),
-    'num_users': _NUM_USERS.value,
     'user_features': features,
     'threshold': specifications.threshold(),
     'asked': specifications.asked(),

@@ -1,4 +1,4 @@
-"""The flags of `launch.train` that say which epsilon each rating is to have."""
+"""The flags of `dpmf train` that say which epsilon each rating is to have."""
 
 from __future__ import annotations
 
@@ -44,6 +44,18 @@ _FRACTIONS = {
 }
 _SEED = flags.DEFINE_integer(
   'specification_seed', 0, 'fractions: public seed of the groups.'
+)
+
+FLAGS = tuple(
+  flag.name
+  for flag in (
+    _COLUMN,
+    _FILE,
+    _SPECIFICATION,
+    _THRESHOLD,
+    *_FRACTIONS.values(),
+    _SEED,
+  )
 )
 
 

@@ -7,12 +7,16 @@ setting has its bounds, its default and its help in one place, `plans/`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection, Mapping
 
 from absl import flags
 
 from dpmf_jax import plans
 from dpmf_jax.plans.settings import Setting, settings_of
+
+# What is defined here belongs to the command that asks for it.
+flags.disclaim_key_flags()
 
 SYSTEM_HELP = '\n'.join(
   f'  {name}: {spec.help}' for name, spec in plans.SPECS.items()
@@ -30,24 +34,53 @@ def define_variant() -> flags.FlagHolder:
   )
 
 
-def define(
-  several: Collection[str] = (), own: Collection[str] = ()
-) -> dict[str, flags.FlagHolder]:
-  """A flag for every setting of any system, by name.
+@functools.cache
+def _declared() -> dict[str, dict[str, Setting]]:
+  """Settings that get a flag here: name -> system -> how it declares it.
 
-  Args:
-    several: settings of which a script takes several values.
-    own: settings for which it has a flag of its own.
+  For delta scripts have one of their own, with a default.
   """
   found: dict[str, dict[str, Setting]] = {}
   for name, spec in plans.SPECS.items():
     for each in settings_of(spec.config):
-      if each.declared.flag and each.name not in own:
+      if each.declared.flag and each.name != 'delta':
         found.setdefault(each.name, {})[name] = each
+  return found
+
+
+def define(several: Collection[str] = ()) -> dict[str, flags.FlagHolder]:
+  """A flag for every setting of any system, by name.
+
+  Args:
+    several: settings of which a script takes several values.
+  """
   return {
     name: _defined(name, by_system, name in several)
-    for name, by_system in found.items()
+    for name, by_system in _declared().items()
   }
+
+
+def texts(system: str | None = None) -> dict[str, str]:
+  """What `--help` says of each setting of a system, by name.
+
+  Of no system in particular: what the first that has the setting says.
+  """
+  declared = _declared()
+  if system is None:
+    return {k: next(iter(v.values())).help for k, v in declared.items()}
+  return {
+    each.name: _text(each)
+    for each in settings_of(plans.SPECS[system].config)
+    if each.name in declared
+  }
+
+
+def _text(each: Setting) -> str:
+  bound = each.bound.removesuffix(', or None')  # which is no flag at all
+  facts = [bound] if bound else []
+  if each.default is not dataclasses.MISSING and each.default is not None:
+    facts.append(f'default {each.default}')
+  return f'{each.help} ({"; ".join(facts)})' if facts else each.help
 
 
 def _defined(
