@@ -36,7 +36,7 @@ from dpmf_jax.plans.spec import Plan
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.serving import models
-from dpmf_jax.training import Report
+from dpmf_jax.training import Progress
 from dpmf_jax.types import Guarantee, Release, System, released
 
 FINISHED = 'certificate.json'  # written last: it marks a finished run
@@ -187,11 +187,11 @@ def run_id(folder: Path) -> str:
 
 def checkpointer(
   folder: Path, key: jax.Array, settings: dict, *, run: str, seconds: float
-) -> Callable[[Report], None]:
+) -> Callable[[Progress], None]:
   """A callback that saves key and state at the start and every `seconds`."""
   last = -math.inf
 
-  def callback(report: Report) -> None:
+  def callback(report: Progress) -> None:
     nonlocal last
     if time.monotonic() - last < seconds:
       return
@@ -216,7 +216,7 @@ def checkpointer(
 
 def charger(
   folder: Path, spend: Callable[[], Any], *, fresh: bool
-) -> Callable[[Report], None]:
+) -> Callable[[Progress], None]:
   """A callback that charges the run before its first step, if it may run.
 
   It belongs right after the checkpointer. A `fresh` run that is refused has
@@ -224,7 +224,7 @@ def charger(
   """
   charged = False
 
-  def callback(report: Report) -> None:
+  def callback(report: Progress) -> None:
     nonlocal charged
     if charged:
       return
@@ -261,7 +261,7 @@ class Recorder:
     if test is not None:
       self._rows['test_rmse'] = test
 
-  def __call__(self, report: Report) -> None:
+  def __call__(self, report: Progress) -> None:
     model = self._system.model(report.state, self._data)
     errors = {
       name: rmse(rows, model, self._scale) for name, rows in self._rows.items()
@@ -280,13 +280,13 @@ class Recorder:
 
 def progress(
   plan: Plan, curve: list[dict], *, delta: float | None, disable=False
-) -> tuple[tqdm, Callable[[Report], None]]:
+) -> tuple[tqdm, Callable[[Progress], None]]:
   """A bar, and a callback that shows step, RMSE and epsilon so far on it."""
   bar = tqdm(
     total=plan.steps, unit='step', desc='training', disable=disable or None
   )
 
-  def callback(report: Report) -> None:
+  def callback(report: Progress) -> None:
     bar.update(report.step - bar.n)
     shown = {
       name.removesuffix('_rmse'): f'{value:.4f}'

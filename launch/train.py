@@ -189,7 +189,7 @@ def _chosen(ratings) -> settings.Chosen:
   if name == 'auto':
     if given['epsilon'] is None:
       raise ValueError('--system=auto needs --epsilon, such as --epsilon=1')
-    name, more = auto.choice(
+    name, more = auto.recommended(
       given.pop('unit') or 'rating',
       num_users=ratings.num_users,
       num_items=ratings.num_items,

@@ -13,7 +13,7 @@ from certified import make
 from dpmf_jax import accounting, files, runs
 from dpmf_jax.plans import SPECS, config_of
 from dpmf_jax.rows import training_data
-from dpmf_jax.training import Report
+from dpmf_jax.training import Progress
 
 SETTINGS = {'rank': 4}
 
@@ -25,7 +25,7 @@ def interrupted(tmp_path, small_ratings):
   folder = runs.prepare(tmp_path / 'run')
   key = runs.random_key(5)
   save = runs.checkpointer(folder, key, SETTINGS, run='this run', seconds=0)
-  save(Report(3, system.init(key, data)))
+  save(Progress(3, system.init(key, data)))
   restore = lambda: runs.restore(
     folder, system, data, runs.random_key(None), SETTINGS
   )
