@@ -266,12 +266,13 @@ class Recorder:
     errors = {
       name: rmse(rows, model, self._scale) for name, rows in self._rows.items()
     }
-    # Clipped to the scale, an infinite prediction has a finite error.
-    leaves = jax.tree.leaves(model._replace(fit=None))
+    # Clipped to the scale, an infinite prediction has a finite error; products
+    # of finite factors may have none.
+    leaves = jax.tree.leaves((model._replace(fit=None), errors))
     if not all(np.isfinite(leaf).all() for leaf in leaves):
       raise ValueError(
-        f'training diverged: factors are not finite after step {report.step}; '
-        'use a smaller --step_size'
+        'training diverged: factors or their products are not finite after '
+        f'step {report.step}; use a smaller step_size'
       )
     seconds = round(time.monotonic() - self._began, 3)
     self.curve.append({'step': report.step, **errors, 'seconds': seconds})

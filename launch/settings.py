@@ -143,7 +143,7 @@ def chosen(
       continue
     if setting not in known:
       raise ValueError(f'--{setting} is not a setting of --system={name}')
-    settings[setting] = tuple(value) if isinstance(value, list) else value
+    settings[setting] = value
   needed = 'epsilon' in known and kind != 'none'
   if needed and not settings.keys() & _AMOUNTS:
     raise ValueError(

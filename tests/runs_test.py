@@ -6,6 +6,7 @@ import json
 import random
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from certified import make
@@ -14,6 +15,7 @@ from dpmf_jax import accounting, files, runs
 from dpmf_jax.plans import SPECS, config_of
 from dpmf_jax.rows import training_data
 from dpmf_jax.training import Progress
+from dpmf_jax.types import Factors
 
 SETTINGS = {'rank': 4}
 
@@ -97,6 +99,22 @@ def test_what_is_written_last_is_valid(interrupted):
   runs.finish(folder, make()[1])
   assert (folder / runs.FINISHED).exists()
   assert not (folder / 'private' / 'checkpoint.safetensors').exists()
+
+
+@pytest.mark.parametrize('size', [1e30, np.inf, np.nan])
+def test_training_that_diverged_is_an_error_of_one_line(small_ratings, size):
+  system, data = make()[0], training_data(small_ratings)
+  state = system.init(runs.random_key(5), data)
+  recorder = runs.Recorder(system, data, None, small_ratings.scale)
+  recorder(Progress(0, state))
+  # Of both signs: sums of products of 1e30 are of infinities of both.
+  sign = np.where(np.arange(state.factors.item.shape[1]) % 2, -1, 1)
+  factors = Factors(*(jnp.ones_like(x) * size for x in state.factors))
+  factors = factors._replace(item=factors.item * sign[None])
+  wrong = 'training diverged: .* not finite after step 3; use a smaller step_s'
+  with pytest.raises(ValueError, match=wrong):
+    recorder(Progress(3, state._replace(factors=factors)))
+  assert [each['step'] for each in recorder.curve] == [0]
 
 
 def drawn_keys(count):

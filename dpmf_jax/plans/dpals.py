@@ -139,8 +139,8 @@ def check_tails(config: DPALSConfig, num_items: int) -> None:
     raise ValueError(
       f'delta={config.delta!r} is too small, or the noise too little, for '
       f'float32: the tails of {draws} draws in {config.steps} sweeps end with '
-      f'a chance of {lost:.2g}, and {TAIL_SHARE:g} of delta pays for that; '
-      'use a smaller epsilon or a larger delta'
+      f'a chance of {min(lost, 1):.2g}, and {TAIL_SHARE:g} of delta pays for '
+      'that; use a smaller epsilon or a larger delta'
     )
 
 

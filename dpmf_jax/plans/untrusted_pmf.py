@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from typing import Any, Literal, NamedTuple, cast
 
@@ -16,7 +15,7 @@ from dpmf_jax.accounting.shares import (
 )
 from dpmf_jax.plans import assumptions
 from dpmf_jax.plans import settings as declare
-from dpmf_jax.plans.spec import Case, Plan, Spec
+from dpmf_jax.plans.spec import Case, Plan, Spec, plan_by_rank
 from dpmf_jax.types import Guarantee, Relation
 
 View = Literal['public', 'recommender', 'third_party']
@@ -301,8 +300,8 @@ def guarantee(
   )
 
 
-@functools.lru_cache
-def plan(config: UntrustedPMFConfig, rank: int = 1) -> Plan:
+@plan_by_rank
+def plan(config: UntrustedPMFConfig, rank: int) -> Plan:
   """What is stated of the simulator, with features of that rank.
 
   `guarantee` is what is stated of a deployment, whose noise is in shares.
