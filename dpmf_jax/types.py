@@ -57,7 +57,7 @@ class Release(NamedTuple):
 
 
 class Tails(NamedTuple):
-  """How Gaussian draws, which end, are moved: for what groups are told.
+  """How Gaussian draws, which end, are moved: for what groups are promised.
 
   Attributes:
     noise_multiplier: noise over how far a unit moves all draws of a step

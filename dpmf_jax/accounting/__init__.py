@@ -51,7 +51,7 @@ from dpmf_jax.accounting.events import (
 )
 from dpmf_jax.accounting.personalized import personal_threshold, sampled_epsilon
 from dpmf_jax.accounting.sensitivity import (
-  lattice_unit,
+  lattice_spacing,
   rating_gradient_sensitivity,
   split_noise_multiplier,
 )

@@ -205,7 +205,7 @@ def audit_canaries(
     ratings: of real size; `settings` must have their scale.
     settings: of the config, besides those of the variant.
     number: of canaries.
-    seed: of their coins, which the attack is not told.
+    seed: of their coins, which the attack does not get.
     confidence: in the lower bound.
     mesh: devices to train on.
   """
