@@ -89,7 +89,7 @@ def main(argv) -> int:
 
   # One device per core: each makes its share of the runs.
   jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
-  from dpmf_jax.runs import random_key
+  from dpmf_jax.keys import random_key
 
   chosen = _chosen()
   if _CANARIES.value:
