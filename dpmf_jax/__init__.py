@@ -33,6 +33,7 @@ if TYPE_CHECKING:
   from dpmf_jax import types as types
   from dpmf_jax.accounting import epsilon as epsilon
   from dpmf_jax.evaluation.metrics import baselines as baselines
+  from dpmf_jax.evaluation.metrics import release_rmse as release_rmse
   from dpmf_jax.evaluation.metrics import rmse as rmse
   from dpmf_jax.evaluation.ranking import ranking_metrics as ranking_metrics
   from dpmf_jax.keys import random_key as random_key
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
   from dpmf_jax.serving.models import Model as Model
   from dpmf_jax.serving.models import load_model as load_model
   from dpmf_jax.serving.models import model_from_release as model_from_release
+  from dpmf_jax.serving.models import predict as predict
   from dpmf_jax.serving.models import recommend as recommend
   from dpmf_jax.serving.models import similar_items as similar_items
   from dpmf_jax.systems.factories import auto as auto
@@ -103,7 +105,7 @@ __version__ = '0.1.0'
 # The same names for run time, by module; a test keeps the two lists equal.
 _NAMES = {
   'accounting': 'epsilon',
-  'evaluation.metrics': 'baselines rmse',
+  'evaluation.metrics': 'baselines release_rmse rmse',
   'evaluation.ranking': 'ranking_metrics',
   'keys': 'random_key',
   'ratings.catalog': 'load',
@@ -116,7 +118,7 @@ _NAMES = {
   'rows': 'Data training_data',
   'serving.folding': 'fold_in',
   'serving.models': (
-    'Model load_model model_from_release recommend similar_items'
+    'Model load_model model_from_release predict recommend similar_items'
   ),
   'systems.factories': 'auto',
   'training': 'fit',

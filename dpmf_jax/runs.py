@@ -264,7 +264,7 @@ class Recorder:
   def __call__(self, report: Report) -> None:
     model = self._system.model(report.state, self._data)
     errors = {
-      name: rmse(rows, model, self._scale) for name, rows in self._rows.items()
+      name: rmse(model, rows, self._scale) for name, rows in self._rows.items()
     }
     # Clipped to the scale, an infinite prediction has a finite error.
     leaves = jax.tree.leaves(model._replace(fit=None))
