@@ -139,7 +139,7 @@ def rmse_of(system: System, splits) -> tuple[list[float], list[float]]:
     state = fit(system, jax.random.key(seed), data)
     model = jax.device_get(jax.jit(system.model)(state, data))
     rows = training_data(test).by_user
-    values.append(metrics.rmse(rows, model, train.scale))
+    values.append(metrics.rmse(model, rows, train.scale))
     seconds.append(time.perf_counter() - began)
   return values, seconds
 

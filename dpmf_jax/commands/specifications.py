@@ -82,6 +82,12 @@ def check(
     if flag.present and _SPECIFICATION.value != 'fractions':
       raise ValueError(f'--{flag.name} needs --specification=fractions')
   if not given:
+    if personalized:
+      raise ValueError(
+        f'--system={system} gives each rating an epsilon of its own: pass '
+        '--epsilon_column=NAME, --epsilon_file=FILE or '
+        '--specification=fractions'
+      )
     return
   if not personalized:
     raise ValueError(

@@ -108,7 +108,7 @@ def _start_recommender(plan: Plan, keys: RunKeys) -> Leaves:
   sizes = plan.num_users, plan.num_items
   every = untrusted_rounds.start_factors(keys.init, sizes, plan.config.rank)
   # H, by which the recommender knows the size of everybody's noise.
-  scales = jax.random.exponential(random_key(None), every.item.shape)
+  scales = jax.random.exponential(random_key(), every.item.shape)
   return {
     'item': np.asarray(every.item),
     'scales': np.asarray(scales),
@@ -159,7 +159,7 @@ def _scales_answer(host: Host, asked: Question, state: Leaves) -> Answer:
   if not asked.new:
     return (), state
   scales, raters = asked.arrays
-  drawn = jax.random.normal(random_key(None), state['share'].shape)
+  drawn = jax.random.normal(random_key(), state['share'].shape)
   share = untrusted_rounds.share_counts(
     drawn,
     jnp.asarray(scales[host.data.item]),

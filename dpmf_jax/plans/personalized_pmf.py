@@ -28,7 +28,7 @@ class PersonalizedPMFConfig(objective.ObjectivePMFConfig):
   Attributes:
     objective: paper: whose objective and noise.
     loss: sound: squared.
-    method: How ratings get an epsilon below --epsilon or --threshold; the paper
+    method: How ratings get an epsilon below epsilon or threshold; the paper
       samples.
   """
 

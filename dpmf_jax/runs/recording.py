@@ -41,7 +41,7 @@ class Recorder:
   def __call__(self, report: Progress) -> None:
     model = self._system.model(report.state, self._data)
     errors = {
-      name: rmse(rows, model, self._scale) for name, rows in self._rows.items()
+      name: rmse(model, rows, self._scale) for name, rows in self._rows.items()
     }
     # Clipped to the scale, an infinite prediction has a finite error; products
     # of finite factors may have none.

@@ -719,7 +719,7 @@ def held_out(config, ratings, seed=0):
   state = fit(system, jax.random.key(seed), data)
   rows = training_data(test).by_user
   model = jax.jit(system.model)(state, data)
-  error = metrics.rmse(rows, model, ratings.scale)
+  error = metrics.rmse(model, rows, ratings.scale)
   return error, metrics.baselines(train, test)
 
 

@@ -414,7 +414,7 @@ def held_out(**fields):
   system = power_mf(make(**fields))
   state = fit(system, jax.random.key(0), data)
   model = jax.jit(system.model)(state, data)
-  return metrics.rmse(test, model, train.scale)
+  return metrics.rmse(model, test, train.scale)
 
 
 @pytest.mark.slow
