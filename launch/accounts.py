@@ -61,7 +61,7 @@ def planned(chosen: settings.Chosen, delta: float) -> Answer:
       'noise_multiplier': event.noise_multiplier,
       'mu': accounting.gaussian_mu(event),
     }
-  if stated.status == 'proved':
+  if stated.status != 'claimed':
     values['uncovered'] = accounting.uncovered(stated)
   return Answer(values, event)
 

@@ -56,7 +56,7 @@ def uncovered(guarantee_or_event: Accountable) -> float:
   """The least delta at which an epsilon is stated; 0 for a claim or nothing."""
   event = guarantee_or_event
   if isinstance(event, Guarantee):
-    event = event.event if event.status == 'proved' else None
+    event = event.event if event.status != 'none' else None
   if event is None or isinstance(event, ClaimedEvent):
     return 0.0
   return events.uncovered(event)
