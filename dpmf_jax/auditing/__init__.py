@@ -70,7 +70,7 @@ class Finding(NamedTuple):
 
   system: str
   variant: str
-  status: str  # of the guarantee: proved, claimed or none
+  status: str  # of the guarantee; see `types.Guarantee`
   unit: str
   relation: str
   pair: str
@@ -275,7 +275,7 @@ def _finding(target: Target, measured: Measurement) -> Finding:
 
 def _states_gaussian(guarantee: Guarantee) -> bool:
   """Whether the statement is about a Gaussian trade-off curve."""
-  if guarantee.status != 'proved' or guarantee.event is None:
+  if guarantee.status not in ('proved', 'stated') or not guarantee.event:
     return False
   return all(
     isinstance(part, accounting.Gaussian) for part in leaves(guarantee.event)
