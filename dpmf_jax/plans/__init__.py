@@ -15,6 +15,7 @@ NAMES = (
   'personalized_pmf',
   'power_mf',
   'dpals',
+  'ranking_mf',
   'local_mf',
   'sdmf',
   'sdbpr',
