@@ -51,9 +51,9 @@ def profiles(
     counted: how ratings count.
 
   Privacy: of the user's own interactions alone, and each of them adds integers
-  of its own: to the square at least r_i^2 (rounded up), and to the sums no
-  more than r_i |table_i| (cut towards zero), in every entry. Both are exact
-  sums until the end, where each is turned into a float32.
+  of its own: to the square at least r_i^2 and at most 1 (rounded up), and to
+  the sums no more than r_i |table_i| (cut towards zero), in every entry. Both
+  are exact sums until the end, where each is turned into a float32.
   """
   bits = _SUM_BITS - max(len(scale) - 1, 1).bit_length()
   if bits < 4:
@@ -64,6 +64,7 @@ def profiles(
     entries, g = chunk.column
     r = jnp.where(chunk.mask, counts(chunk.value, counted) * g, 0.0)
     square = jnp.ceil(r * r / unit * (1 + 2.0**-20))
+    square = jnp.minimum(square, 1 / unit)  # as r is at most 1
     parts = r[..., None] * entries[..., :width] / unit
     both = jnp.concatenate([square[..., None], parts], axis=-1)
     return both.astype(jnp.int32).sum(axis=1)  # cuts towards zero
@@ -87,8 +88,9 @@ def item_sums(
     counted: how ratings count.
     unit: [] of the result; all users together stay below 2^30 of it.
 
-  Privacy: a user adds r_i times their row to each item i of theirs, rounded to
-  whole units entry by entry, and changes no other term. No number counts as 0.
+  Privacy: a user adds r_i times their row to each item i of theirs, cut towards
+  zero to whole units entry by entry, and changes no other term. A row with
+  an entry that is no number counts as 0 there.
   """
   width = sent.shape[1]
   sent = jnp.where(jnp.isfinite(sent), sent, 0.0)
@@ -97,7 +99,7 @@ def item_sums(
     r = counts(chunk.value, counted) * chunk.row[:, None]
     r = jnp.where(chunk.mask, r, 0.0)
     terms = r[..., None] * (chunk.column[..., :width] / unit)
-    return jnp.round(terms).astype(jnp.int32).sum(axis=1)
+    return terms.astype(jnp.int32).sum(axis=1)  # cuts towards zero
 
   return sum_over_slices(
     slice_sums, rows, pad_rank(sent), scale, counted, jnp.float32(unit)

@@ -27,15 +27,16 @@ LAST_WEIGHT = 3.0
 # Noise of rounds is so much larger along popularity, in variance, which is
 # known from the first release: users who are like it may then add more.
 ALONG = 3.0
-# Part of delta that is kept for the end of the noise's tails.
-TAIL_SHARE = 5e-3
+# So many draws of a step a user can move at most; `check_size` sees to it.
+MAX_DRAWS = 2**20
 # What is known of float32 where users' terms are computed; see `sensitivities`.
 _ROUNDING = 1e-4
 # The rule of `resolved`, chosen on MovieLens; see docs/results.md.
 _MIN_STRENGTH = 150.0
 _KEPT = 6.3
 _KEPT_PER_FACTOR = 12.0
-_POPULARITY = (0.1, 50.0)
+_POPULARITY = (0.1, 1 / 3)
+_POPULARITY_STRENGTH = 50.0
 
 
 @declare.config
@@ -123,7 +124,7 @@ def resolved(
   share = config.popularity_share
   if share is None:
     least, most = _POPULARITY
-    share = min(max(least, most / strength), 0.9)
+    share = min(max(least, _POPULARITY_STRENGTH / strength), most)
   used = replace(config, rank=rank, kept_items=kept, popularity_share=share)
   if config.lattice_bits is None:
     used = replace(used, lattice_bits=_finest(used, num_users))
@@ -137,23 +138,21 @@ def is_open(config: RankingMFConfig) -> bool:
 
 
 def check_size(config: RankingMFConfig, num_users: int, num_items: int) -> None:
-  """Refuses sums that could overflow, and noise whose ends would tell."""
+  """Refuses sums that could overflow, and more of them than are paid for."""
   bits = cast(int, config.lattice_bits)
   if num_users > 2 ** (29 - bits):
     raise ValueError(
       f'lattice_bits={bits} allows {2 ** (29 - bits)} users, but there are '
       f'{num_users}; use lattice_bits={29 - (num_users - 1).bit_length()}'
     )
-  # A user who did everything moves every sum of all steps.
-  least = cast(Tails, plan(config).guarantee.tails).noise_multiplier
-  draws = (num_items + 1) * max(cast(int, config.rank), 1)
-  lost = (1 + config.rounds) * tails.uncovered_jointly(least, draws)
-  if lost > TAIL_SHARE * config.delta:
+  rank, kept = cast(int, config.rank), cast(int, config.kept_items)
+  # A user who did everything moves every sum of what is kept, and what is
+  # drawn along popularity; or every count.
+  draws = max(num_items, (kept + 1) * rank)
+  if draws > MAX_DRAWS:
     raise ValueError(
-      f'delta={config.delta!r} is too small, or the noise too little, for '
-      f'float32: the tails of {draws} draws in {1 + config.rounds} steps end '
-      f'with a chance of {lost:.2g}, and {TAIL_SHARE:g} of delta pays for '
-      'that; use a smaller epsilon or a larger delta'
+      f'{num_items} items, of which kept_items={kept} have rank={rank} '
+      f'factors, are {draws} sums: at most {MAX_DRAWS}; use a smaller rank'
     )
 
 
@@ -196,8 +195,12 @@ def _finest(config: RankingMFConfig, num_users: int) -> int:
 
 
 def _event(config: RankingMFConfig) -> accounting.Gaussian:
+  """What all steps together spend."""
+  steps, most = 1 + config.rounds, _most(config)
   return accounting.drawn_gaussian(
-    lambda _: TAIL_SHARE * config.delta,
+    lambda multiplier: (
+      steps * tails.uncovered_jointly(multiplier / most**0.5, MAX_DRAWS)
+    ),
     delta=config.delta,
     epsilon=config.epsilon,
   )
@@ -213,8 +216,20 @@ def _shares(config: RankingMFConfig) -> tuple[float, ...]:
   if not config.rank:  # popularity in every step
     return (1 / steps,) * steps
   first = cast(float, config.popularity_share)
-  each = (1 - first) / (config.rounds - 1 + LAST_WEIGHT)
-  return (first, *(each,) * (config.rounds - 1), LAST_WEIGHT * each)
+  last = (1 - first) * _last(config)
+  return (first, *(last / LAST_WEIGHT,) * (config.rounds - 1), last)
+
+
+def _last(config: RankingMFConfig) -> float:
+  """The part of what rounds spend that the last one does."""
+  return LAST_WEIGHT / (config.rounds - 1 + LAST_WEIGHT)
+
+
+def _most(config: RankingMFConfig) -> float:
+  """The largest share of a step, whatever `resolved` makes of it."""
+  given = config.popularity_share
+  least, most = _POPULARITY if given is None else (given, given)
+  return max(most, (1 - least) * _last(config), 1 / (1 + config.rounds))
 
 
 def _multipliers(config: RankingMFConfig) -> list[float]:
@@ -230,7 +245,6 @@ def plan(config: RankingMFConfig) -> Plan:
   Privacy: with m the event's, the sum of 1/m_s^2 is less than 1/m^2.
   """
   event, steps = _event(config), 1 + config.rounds
-  draws = tails.max_draws(TAIL_SHARE * config.delta / steps)
   if is_open(config):
     said = (
       'popularity, and factors as far as the numbers of users and items allow'
@@ -266,7 +280,7 @@ def plan(config: RankingMFConfig) -> Plan:
     said += f', {steps} times'
   return Plan(
     guarantee=_guarantee(
-      config, event, said, Tails(min(multipliers), draws, steps)
+      config, event, said, Tails(min(multipliers), MAX_DRAWS, steps)
     ),
     steps=steps,
     noise=noise,

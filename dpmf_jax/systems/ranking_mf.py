@@ -71,7 +71,7 @@ class Known(NamedTuple):
   total: jax.Array  # [I] noisy popularity, times precision
   precision: jax.Array  # []
   scale: jax.Array  # [I] g in [0, 1], 0 where an item is not kept
-  direction: jax.Array  # [I] p, of norm 1 over what is kept
+  direction: jax.Array  # [I] p, of norm 1 and never more, where it is kept
   popularity: jax.Array  # [I] c, in units of that with the largest scale
   vector: jax.Array  # [I, D] factors, of norm 1 each
   # [D] variance of their entries over that of the noise; below 0 by chance.
@@ -124,7 +124,7 @@ def _scaled(known: Known, hyper: Any) -> Known:
   kept = count >= least
   count = count / least
   popular = jnp.where(kept, count ** (1 - hyper.power), 0.0)
-  popular = popular / jnp.linalg.norm(popular)
+  popular = popular / jnp.linalg.norm(popular) * (1 - slack(len(popular)))
   return known._replace(
     popularity=count,
     scale=jnp.where(kept, jnp.minimum(count**-hyper.power, 1.0), 0.0),
@@ -155,8 +155,7 @@ def sent_by_users(known: Known, hyper: Any, data: Data, by_user: bool):
   along, projected = own.sums[:, 0], own.sums[:, 1:]
   norm = jnp.linalg.norm(projected, axis=1)
   if by_user:
-    share = ALONG / (1 + ALONG) * (1 - SLACK)
-    left = own.square - share * jnp.square(along)
+    left = own.square - ALONG / (1 + ALONG) * jnp.square(along)
     # In exact arithmetic at least so much is left.
     left = jnp.maximum(left, own.square / (1 + ALONG))
     unit = jnp.where(norm > 0, 1 / norm, 0.0) * (1 - slack(len(known.strength)))
@@ -182,8 +181,9 @@ def _encoder(known: Known, by_user: bool) -> jax.Array:
   size = jnp.maximum(known.strength, _WEAKEST * jnp.max(known.strength))
   size = jnp.where(size > 0, size / jnp.max(size), 1.0)
   vector = known.vector * (size ** (-_GAUGE_POWER / 2))[None]
+  vector = jnp.where(jnp.isfinite(vector), vector, 0.0)
   if by_user:
-    return vector / jnp.max(jnp.abs(vector))
+    return vector / jnp.maximum(jnp.max(jnp.abs(vector)), 1e-20)
   norms = jnp.linalg.norm(vector, axis=1)
   kept = known.scale > 0
   typical = jnp.nanquantile(jnp.where(kept, norms, jnp.nan), _ROW_QUANTILE)
@@ -285,6 +285,8 @@ def _sums(key: jax.Array, state: State, data: Data) -> tuple[jax.Array, ...]:
   """The noisy sums that everything is computed from, up to a rotation."""
   del key, data
   known = state.known
+  if not len(known.strength):
+    return (known.total,)
   size = (known.strength + 1.0) * jnp.sum(known.scale > 0)
   return known.total, known.vector * jnp.sqrt(size)[None]
 

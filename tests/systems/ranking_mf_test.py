@@ -352,8 +352,10 @@ def test_what_does_not_fit_is_refused():
   config = settings(lattice_bits=20)
   with pytest.raises(ValueError, match=r'lattice_bits=20 allows 512 users'):
     check_size(config, 513, ITEMS)
-  with pytest.raises(ValueError, match=r'delta=1e-14 is too small'):
-    check_size(settings(delta=1e-14), USERS, ITEMS)
+  with pytest.raises(ValueError, match=r'delta=1e-12 is too small'):
+    settings(delta=1e-12)
+  with pytest.raises(ValueError, match=r'are 1048577 sums: at most 1048576'):
+    check_size(settings(), USERS, 2**20 + 1)
   with pytest.raises(ValueError, match=r'least_weight=0.0 must be'):
     settings(least_weight=0.0)
 
