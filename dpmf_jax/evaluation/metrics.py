@@ -14,12 +14,13 @@ import numpy as np
 
 from dpmf_jax.kernels.gradients import error_counts, squared_error
 from dpmf_jax.ratings.table import Ratings
-from dpmf_jax.rows import Rows
+from dpmf_jax.rows import Rows, check_side
 from dpmf_jax.types import Release
 
 
 @jax.jit  # Every report of a run has one: many small operations.
 def _rmse(rows: Rows, release: Release, low, high):
+  check_side(rows, 'user')
   total, count = squared_error(
     rows,
     release.factors.user,
@@ -47,6 +48,7 @@ def rmse(
 
 @jax.jit  # As above.
 def _error_counts(rows: Rows, release: Release, errors, low, high):
+  check_side(rows, 'user')
   return error_counts(
     rows,
     release.factors.user,
