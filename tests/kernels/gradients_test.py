@@ -132,7 +132,7 @@ def test_factors_of_other_lengths_are_refused(
 ):
   rows = training_data(small_ratings).by_user
   p, q = jnp.ones((users, 5)), jnp.ones((items, 5))
-  with pytest.raises(ValueError, match='the table of (rows|columns) is'):
+  with pytest.raises(ValueError, match=r'the table of (rows|columns) is'):
     jax.jit(kernel)(rows, p, q)
 
 
