@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dpmf_jax.rows import Data, put_replicated
+from dpmf_jax.rows import Data, check_side, put_replicated
 from dpmf_jax.types import System
 
 
@@ -33,6 +33,18 @@ def _block(step, key, state, data, first, length):
     return step(jax.random.fold_in(key, number), state, data)
 
   return jax.lax.fori_loop(first, first + length, body, state)
+
+
+def check_data(system: System, data: Data) -> None:
+  """Raises ValueError where `system` is not for such data."""
+  check_side(data.by_user, 'user')
+  check_side(data.by_item, 'item')
+  own, given = system.scale, data.by_user.scale
+  if own is not None and given is not None and own != given:
+    raise ValueError(
+      f'the system has scale={own}, but the ratings have scale={given}: make '
+      'the system with the scale of the ratings'
+    )
 
 
 def fit(
@@ -60,6 +72,7 @@ def fit(
   matter what the callbacks see. Callbacks that publish anything but the
   state's released part are outside the guarantee.
   """
+  check_data(system, data)
   init_key, steps_key = jax.random.split(key)
   done, state = start or (0, system.init(init_key, data))
   if not 0 <= done <= system.steps:

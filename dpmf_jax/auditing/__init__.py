@@ -26,7 +26,7 @@ from dpmf_jax.auditing.distinguishing import (
   Measurement,
   measure,
 )
-from dpmf_jax.auditing.pairs import Pair, library_pairs
+from dpmf_jax.auditing.pairs import Pair, check_pair, library_pairs
 from dpmf_jax.auditing.sampling import sampler, tiny_data
 from dpmf_jax.plans import SPECS
 from dpmf_jax.plans.spec import Case, Start
@@ -161,8 +161,13 @@ def audit(
     confidence: in each finding's lower bound.
     mesh: devices that share the runs.
     progress: called with the number of runs just done.
+
+  A pair that differs in another unit, or by another relation, than the
+  guarantee speaks of is a ValueError: it could not refute it.
   """
   for number, target in enumerate(attacked):
+    guarantee = target.system.guarantee
+    check_pair(target.pair, guarantee.unit, guarantee.relation)
     start_key, run_key = jax.random.split(jax.random.fold_in(key, number))
     if target.start_seed is not None:
       start_key = jax.random.key(target.start_seed)

@@ -184,4 +184,5 @@ def gaussian_mf(config: GaussianMFConfig) -> System:
     model=_model,
     steps=config.steps,
     guarantee=planned.guarantee,
+    scale=config.scale,
   )

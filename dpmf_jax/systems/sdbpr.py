@@ -212,6 +212,7 @@ def sdbpr(config: SDBPRConfig) -> System:
       model=sdcf.model,
       steps=plan(config).steps,
       guarantee=plan(config).guarantee,
+      scale=config.scale,
     )
   return System(
     init=init,
@@ -221,4 +222,5 @@ def sdbpr(config: SDBPRConfig) -> System:
     model=sdcf.model,
     steps=plan(config).steps,
     guarantee=plan(config).guarantee,
+    scale=config.scale,
   )

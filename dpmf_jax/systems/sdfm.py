@@ -328,6 +328,7 @@ def sdfm(config: SDFMConfig) -> System:
       model=model,
       steps=plan(config).steps,
       guarantee=plan(config).guarantee,
+      scale=config.scale,
     )
   return System(
     init=init,
@@ -342,4 +343,5 @@ def sdfm(config: SDFMConfig) -> System:
     model=model,
     steps=plan(config).steps,
     guarantee=plan(config).guarantee,
+    scale=config.scale,
   )
