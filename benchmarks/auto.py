@@ -26,6 +26,7 @@ import numpy as np
 import tqdm
 from absl import flags
 
+from dpmf_jax.commands import cli
 from dpmf_jax.evaluation import metrics
 from dpmf_jax.plans import SPECS
 from dpmf_jax.plans.auto import choice
@@ -35,7 +36,6 @@ from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems import build
 from dpmf_jax.training import fit
 from dpmf_jax.types import System, Unit
-from launch import cli
 
 _SEEDS = flags.DEFINE_list('seeds', ['3', '4', '5'], 'Of splits and noise.')
 _DATASETS = flags.DEFINE_list('datasets', ['ml-100k', 'ml-1m'], 'Which.')

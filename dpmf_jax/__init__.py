@@ -17,6 +17,7 @@ if TYPE_CHECKING:
   from dpmf_jax import accounting as accounting
   from dpmf_jax import auditing as auditing
   from dpmf_jax import certificates as certificates
+  from dpmf_jax import commands as commands
   from dpmf_jax import evaluation as evaluation
   from dpmf_jax import federated as federated
   from dpmf_jax import files as files
@@ -67,6 +68,8 @@ if TYPE_CHECKING:
   from dpmf_jax.ratings.table import with_public_ids as with_public_ids
   from dpmf_jax.rows import Data as Data
   from dpmf_jax.rows import training_data as training_data
+  from dpmf_jax.runs.run import Run as Run
+  from dpmf_jax.runs.train import train as train
   from dpmf_jax.serving.folding import fold_in as fold_in
   from dpmf_jax.serving.models import Model as Model
   from dpmf_jax.serving.models import load_model as load_model
@@ -116,6 +119,8 @@ _NAMES = {
     'Ratings from_arrays from_csr from_dataframe with_public_ids'
   ),
   'rows': 'Data training_data',
+  'runs.run': 'Run',
+  'runs.train': 'train',
   'serving.folding': 'fold_in',
   'serving.models': (
     'Model load_model model_from_release predict recommend similar_items'

@@ -145,9 +145,9 @@ def ran(house, *arguments):
 
 
 def test_flags_and_help(house):
-  shown = ran(house, '-m', 'launch.train', '--help')
+  shown = ran(house, '-m', 'launch.train', '--system=toy_means', '--help')
   assert 'toy_means: Noisy means, for a test.' in shown
-  assert 'How heavy the toy is. (default 2.0: toy_means)' in shown
+  assert '--toy_weight: How heavy the toy is. (in (0, 10]; default 2' in shown
 
 
 def test_accounting(house):

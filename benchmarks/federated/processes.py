@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-APP = ROOT / 'launch' / 'federated' / 'app'
+APP = ROOT / 'dpmf_jax' / 'commands' / 'federated' / 'app'
 # Nothing is told to Flower's makers; quick looks for what there is to do.
 _QUIET = {
   'FLWR_TELEMETRY_ENABLED': '0',

@@ -333,7 +333,7 @@ def flagsaver_of(words=()):
   from absl import flags
   from absl.testing import flagsaver
 
-  from launch import specifications
+  from dpmf_jax.commands import specifications
 
   with flagsaver.flagsaver():
     flags.FLAGS(['train', *words])

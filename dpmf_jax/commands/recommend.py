@@ -1,17 +1,17 @@
-"""Recommends items from a model that launch.train wrote.
+"""Recommends items from a model that dpmf train wrote.
 
 To users the model was trained with:
 
-  python -m launch.recommend --model=runs/first --users=1,2,3 --k=5
+  dpmf recommend --model=runs/first --users=1,2,3 --k=5
 
 to new users, by a file of their own ratings (lines of user,item,rating, with
 the item ids and the scale that the model was trained with):
 
-  python -m launch.recommend --model=runs/first --ratings=new_users.csv --k=5
+  dpmf recommend --model=runs/first --ratings=new_users.csv --k=5
 
 and items that are like others:
 
-  python -m launch.recommend --model=runs/first --similar_to=50,181 --k=5
+  dpmf recommend --model=runs/first --similar_to=50,181 --k=5
 
 prints a table; with --output=FILE.csv (or .parquet) it is written there, with
 the columns user, item, score, rank (or item, similar, score, rank) and, where
@@ -31,10 +31,10 @@ from typing import Any
 
 from absl import flags
 
-from launch import cli
+from dpmf_jax.commands import cli
 
 _MODEL = flags.DEFINE_string(
-  'model', None, 'The --output folder of launch.train.', required=True
+  'model', None, 'The --output folder of dpmf train.', required=True
 )
 _USERS = flags.DEFINE_list(
   'users', None, "Original ids, separated by commas, or 'all'."

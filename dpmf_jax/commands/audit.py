@@ -2,8 +2,8 @@
 
 All of them on tiny data sets, whole runs by the thousand:
 
-  python -m launch.audit --system=all --mode=quick
-  python -m launch.audit --system=gaussian_mf --variant=sound
+  dpmf audit --system=all --mode=quick
+  dpmf audit --system=gaussian_mf --variant=sound
 
 A lower bound above the stated epsilon refutes it. Statements of papers are
 expected to be refuted; exit code 1 means that a proved one was, or one that
@@ -11,11 +11,11 @@ was asked for with --variant.
 
 One run on a data set of real size, with canaries in it:
 
-  python -m launch.audit --system=gaussian_mf --canaries=2000 --dataset=ml-100k
+  dpmf audit --system=gaussian_mf --canaries=2000 --dataset=ml-100k
 
 A search for data and settings that are worse than those in the library:
 
-  python -m launch.audit --system=gaussian_mf --variant=paper --search=60
+  dpmf audit --system=gaussian_mf --variant=paper --search=60
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from typing import Any
 from absl import flags
 
 from dpmf_jax import plans
-from launch import cli, settings
+from dpmf_jax.commands import cli
+from dpmf_jax.plans import selection
 
 RUNS = {'quick': 20_000, 'full': 200_000}
 
@@ -177,7 +178,7 @@ def _canary_findings(key, chosen, number: int) -> Iterator[Any]:
     'delta': _DELTA.value,
   }
   for place, (name, variant) in enumerate(tqdm.tqdm(chosen, unit='system')):
-    fields = settings.fields(plans.SPECS[name])
+    fields = selection.fields(plans.SPECS[name])
     run_key, coin_key = jax.random.split(jax.random.fold_in(key, place))
     yield auditing.audit_canaries(
       run_key,
