@@ -169,9 +169,9 @@ def test_training(house, tmp_path):
     '--toy_weight=3',
     f'--output={tmp_path}/run',
   )
-  told = json.loads((tmp_path / 'run' / 'certificate.json').read_text())
-  assert told['parameters']['toy_weight'] == 3
-  assert told['epsilon'] == pytest.approx(1, rel=1e-6)
+  certificate = json.loads((tmp_path / 'run' / 'certificate.json').read_text())
+  assert certificate['parameters']['toy_weight'] == 3
+  assert certificate['epsilon'] == pytest.approx(1, rel=1e-6)
 
 
 @pytest.mark.slow

@@ -143,16 +143,16 @@ def _rule() -> Any:
 def asked() -> AskedEpsilons | None:
   """The public distribution of epsilons; None where only ratings have them."""
   if _FILE.value is not None:
-    return specification.asked_by_users(_table())
+    return specification.asked_by_users(_table(_FILE.value))
   if _SPECIFICATION.value == 'fractions':
     return specification.asked_by_fractions(**_fractions())
   return None
 
 
 @functools.cache
-def _table() -> specification.Column:
+def _table(path: str) -> specification.Column:
   """The file of users, read once."""
-  return specification.read_users(_FILE.value or '')
+  return specification.read_users(path)
 
 
 def threshold() -> Any:
@@ -174,7 +174,7 @@ def attach(ratings: Ratings, *, path: str | None, format: str) -> Ratings:
       ratings, path, _COLUMN.value, format=format
     )
   if _FILE.value is not None:
-    return specification.from_user_table(ratings, _table())
+    return specification.from_user_table(ratings, _table(_FILE.value))
   if _SPECIFICATION.value == 'fractions':
     return specification.from_fractions(
       ratings, seed=_SEED.value, **_fractions()

@@ -68,7 +68,13 @@ def user_factors(
     stop = min(start + size, num_users)
     part = slice(ends[start], ends[stop])
     block = rows(
-      user[part] - start, item[part], value[part], size, least_chunks=chunks
+      user[part] - start,
+      item[part],
+      value[part],
+      size,
+      len(item_factors),
+      side='user',
+      least_chunks=chunks,
     )
     fitted = fitted_users(put_rows(block), items).factors.user
     found[start:stop] = np.asarray(fitted)[: stop - start]

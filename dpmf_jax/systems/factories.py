@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dpmf_jax.plans import SPECS, config_of
-from dpmf_jax.plans.auto import choice
+from dpmf_jax.plans.auto import recommended
 from dpmf_jax.plans.settings import settings_of
 from dpmf_jax.systems import build
 from dpmf_jax.types import System, Unit
@@ -117,7 +117,7 @@ def auto(
 
   Privacy: chosen from public facts; no rating is looked at.
   """
-  name, settings = choice(
+  name, settings = recommended(
     unit,
     num_users=num_users,
     num_items=num_items,

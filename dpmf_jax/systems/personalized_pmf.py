@@ -139,6 +139,7 @@ def personalized_pmf(
     steps=1,
     guarantee=plan(config, rank).guarantee,
     personal=_personal(config, rank),
+    scale=config.scale,
   )
 
 

@@ -139,7 +139,7 @@ def test_a_round_is_the_simulators_with_the_same_noise(tmp_path):
   )
   _, reached = last_sum(deployed)
   want = np.asarray(want) + np.where(reached[:, None], noise(deployed), 0)
-  # One unit for each rater where float32 rounds the other way.
+  # One step for each rater where float32 rounds the other way.
   got = received_sum(deployed, FIRST + 1)
   np.testing.assert_allclose(got, want, atol=USERS)
   # Whoever is offline does not move, and the others do.
