@@ -25,11 +25,11 @@ from dpmf_jax import accounting, auditing
 from dpmf_jax.auditing import bounds, pairs, sampling
 from dpmf_jax.auditing.distinguishing import CONFIDENCE, RUNS, measure
 from dpmf_jax.auditing.statistics import Block
+from dpmf_jax.commands import cli
 from dpmf_jax.plans import SPECS
 from dpmf_jax.rows import device_mesh
 from dpmf_jax.systems import made
 from dpmf_jax.training import fit
-from launch import cli
 
 _QUICK = flags.DEFINE_bool('quick', False, 'Few repetitions: a smoke test.')
 _JSON = flags.DEFINE_string('json', None, 'File for all the figures.')

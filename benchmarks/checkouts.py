@@ -32,7 +32,7 @@ import numpy as np
 import safetensors
 from absl import flags
 
-from launch import cli
+from dpmf_jax.commands import cli
 
 _BEFORE = flags.DEFINE_string(
   'before', None, 'A checkout without changes.', required=True

@@ -30,6 +30,7 @@ import tqdm
 from absl import flags
 
 from dpmf_jax import training
+from dpmf_jax.commands import cli
 from dpmf_jax.kernels.gradients import gradients
 from dpmf_jax.plans.gaussian_mf import GaussianMFConfig
 from dpmf_jax.plans.nonprivate import NonprivateConfig
@@ -41,7 +42,6 @@ from dpmf_jax.systems import gaussian_mf
 from dpmf_jax.systems.nonprivate import nonprivate
 from dpmf_jax.systems.traced import SGD
 from dpmf_jax.types import Factors, System
-from launch import cli
 
 _ROUNDS = flags.DEFINE_integer('rounds', 40, 'Rounds over all contenders.', 1)
 _QUICK = flags.DEFINE_bool('quick', False, 'Small sizes: a smoke test.')

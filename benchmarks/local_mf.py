@@ -18,6 +18,7 @@ import numpy as np
 import tqdm
 from absl import flags
 
+from dpmf_jax.commands import cli
 from dpmf_jax.evaluation import metrics
 from dpmf_jax.plans.local_mf import LocalMFConfig, traffic
 from dpmf_jax.ratings import catalog
@@ -25,7 +26,6 @@ from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems.local_mf import local_mf
 from dpmf_jax.training import fit
-from launch import cli
 
 _SEEDS = flags.DEFINE_integer('seeds', 3, 'Seeds 0 .. this - 1.', 1)
 _DATASETS = flags.DEFINE_list('datasets', ['ml-100k', 'ml-1m'], 'Which.')
@@ -98,7 +98,7 @@ def rmse(config: LocalMFConfig, seed: int, data, test, *, scale) -> float:
   system = local_mf(config)
   state = fit(system, jax.random.key(seed), data)
   model = jax.device_get(system.model(state, data))
-  return metrics.rmse(test, model, scale)
+  return metrics.rmse(model, test, scale)
 
 
 if __name__ == '__main__':

@@ -23,6 +23,7 @@ import tqdm
 from absl import flags
 
 from dpmf_jax import accounting
+from dpmf_jax.commands import cli
 from dpmf_jax.evaluation import metrics, plots
 from dpmf_jax.plans import SPECS
 from dpmf_jax.ratings import catalog
@@ -31,7 +32,6 @@ from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems import build
 from dpmf_jax.training import fit
-from launch import cli
 
 _SEEDS = flags.DEFINE_integer('seeds', 3, 'Seeds 0 .. this - 1.', 1)
 _ONLY = flags.DEFINE_string('only', '', 'Only rows with this in their label.')
@@ -226,7 +226,7 @@ def held_out(make, ratings, seed: int, **fractions: float) -> Errors:
   rows = training_data(test).by_user
   grid = metrics.error_grid(ratings.scale)
   return Errors(
-    metrics.rmse(rows, model, ratings.scale),
+    metrics.rmse(model, rows, ratings.scale),
     metrics.error_cdf(rows, model, grid, ratings.scale),
   )
 

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
+from dpmf_jax.commands import cli
 from dpmf_jax.evaluation import metrics, ranking
 from dpmf_jax.plans import SPECS
 from dpmf_jax.ratings import attributes, catalog
@@ -33,7 +34,6 @@ from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems import build
 from dpmf_jax.training import fit
 from dpmf_jax.types import Factors, Release
-from launch import cli
 
 _SEEDS = flags.DEFINE_integer('seeds', 3, 'Seeds 0 .. this - 1.', 1)
 _QUICK = flags.DEFINE_bool('quick', False, 'One seed.')
@@ -153,7 +153,7 @@ def rmse_figures(ratings, rows) -> Iterator[tuple[str, list[float]]]:
       state = fit(system, jax.random.key(seed), data)
       model = jax.device_get(system.model(state, data))
       rows_of = training_data(test).by_user
-      values.append(metrics.rmse(rows_of, model, ratings.scale))
+      values.append(metrics.rmse(model, rows_of, ratings.scale))
     yield row[0], values
     spent = (time.perf_counter() - began) / len(values)
     yield f'{row[0]}: seconds a run', [spent]

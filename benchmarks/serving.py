@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
+from dpmf_jax.commands import cli
 from dpmf_jax.evaluation import ranking
 from dpmf_jax.plans import SPECS
 from dpmf_jax.ratings import catalog
@@ -39,7 +40,6 @@ from dpmf_jax.serving import folding, models
 from dpmf_jax.systems import build
 from dpmf_jax.training import fit
 from dpmf_jax.types import Factors, Fit, Release
-from launch import cli
 
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Rounds over all contenders.', 1)
 _QUALITY = flags.DEFINE_bool('quality', False, 'Accuracy of folding in, only.')

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from absl import flags
 
+from dpmf_jax.commands import cli
 from dpmf_jax.evaluation import metrics
 from dpmf_jax.plans import SPECS
 from dpmf_jax.plans.untrusted_pmf import communication
@@ -26,7 +27,6 @@ from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems import build
 from dpmf_jax.training import fit
-from launch import cli
 
 _SEEDS = flags.DEFINE_integer('seeds', 1, 'Seeds 0 .. this - 1.', 1)
 _DATASETS = flags.DEFINE_list('datasets', ['ml-100k'], 'Which.')
@@ -98,7 +98,7 @@ def held_out(
   user, item = model.factors
   predicted = model.offset + np.sum(user[test.user] * item[test.item], axis=1)
   error = np.clip(predicted, *ratings.scale) - test.value
-  rmse = metrics.rmse(training_data(test).by_user, model, ratings.scale)
+  rmse = metrics.rmse(model, test)
   return rmse, float(np.abs(error).mean())
 
 

@@ -26,13 +26,13 @@ import tqdm
 from absl import flags
 
 from benchmarks import value_attack
+from dpmf_jax.commands import cli
 from dpmf_jax.plans.sdmf import SDMFConfig
 from dpmf_jax.ratings import catalog
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems import sdmf
 from dpmf_jax.systems.sdcf import rounds as sdcf
 from dpmf_jax.systems.sdcf.client_blocks import Profile
-from launch import cli
 
 _DATASET = flags.DEFINE_string('dataset', 'ml-100k', 'Which.')
 _CLIENTS = flags.DEFINE_integer('clients', 30, 'How many are attacked.', 1)

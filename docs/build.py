@@ -24,6 +24,8 @@ ROOMS = (
   'ratings',
   'accounting',
   'plans',
+  'certificates',
+  'keys',
   'rows',
   'mechanisms',
   'kernels',
@@ -31,11 +33,10 @@ ROOMS = (
   'training',
   'serving',
   'evaluation',
-  'certificates',
   'runs',
   'auditing',
   'federated',
-  'launch',
+  'commands',
 )
 WITHOUT_JAX = (
   'types',
@@ -69,8 +70,6 @@ def imports(path: Path) -> Iterator[str]:
 def room_of(name: str) -> str | None:
   """The room that a dotted name is in; None if it is not ours."""
   parts = name.split('.')
-  if parts[0] == 'launch':
-    return 'launch'
   if parts[0] != 'dpmf_jax' or len(parts) == 1:
     return None
   return parts[1] if parts[1] in ROOMS else None
@@ -79,9 +78,7 @@ def room_of(name: str) -> str | None:
 def edges() -> dict[tuple[str, str], list[str]]:
   """(room, room that it imports) -> the files that do."""
   found: dict[tuple[str, str], list[str]] = {}
-  for path in sorted(
-    p for r in ('dpmf_jax', 'launch') for p in ROOT.glob(f'{r}/**/*.py')
-  ):
+  for path in sorted(ROOT.glob('dpmf_jax/**/*.py')):
     own = room_of('.'.join(path.relative_to(ROOT).with_suffix('').parts))
     for name in imports(path):
       other = room_of(name)
@@ -119,7 +116,7 @@ def systems() -> str:
     '# Systems and their settings',
     '',
     'Written by `python -m docs.build` from `dpmf_jax/plans/`. Flags of',
-    '`launch.train` and `launch.account` have the names of the settings.',
+    '`dpmf train` and `dpmf account` have the names of the settings.',
   ]
   for name, spec in SPECS.items():
     variants = ', '.join(f'`{variant}`' for variant in spec.variants)

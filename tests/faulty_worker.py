@@ -11,9 +11,9 @@ import time
 import numpy as np
 from absl import flags
 
+from dpmf_jax.commands import cli
+from dpmf_jax.commands.federated import worker
 from dpmf_jax.federated import messages
-from launch import cli
-from launch.federated import worker
 
 _LATE = flags.DEFINE_float('late', 60.0, 'Seconds by which it is late.')
 _FAULTS = flags.DEFINE_list('faults', [], 'What it does wrong, by round.')

@@ -114,11 +114,16 @@ def _text(file) -> str:
 
 
 def _import_everything() -> None:
-  """Imports the library and what it imports late; no script, as they differ."""
+  """Imports the library and what it imports late; no command: flags clash."""
   import dpmf_jax
 
-  for module in pkgutil.walk_packages(dpmf_jax.__path__, 'dpmf_jax.'):
-    importlib.import_module(module.name)
+  for room in pkgutil.iter_modules(dpmf_jax.__path__, 'dpmf_jax.'):
+    if room.name == 'dpmf_jax.commands':
+      continue
+    found = importlib.import_module(room.name)
+    path = getattr(found, '__path__', ())
+    for module in pkgutil.walk_packages(path, f'{room.name}.'):
+      importlib.import_module(module.name)
   for name in ('jsonschema', 'matplotlib.backends.backend_agg', 'scipy.stats'):
     importlib.import_module(name)
 

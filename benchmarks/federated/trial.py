@@ -26,7 +26,7 @@ from typing import Any
 
 from absl import flags
 
-from launch import cli
+from dpmf_jax.commands import cli
 
 _SYSTEM = flags.DEFINE_enum(
   'system', 'sdmf', ['sdmf', 'untrusted_pmf'], 'What to run.'

@@ -70,7 +70,7 @@ from dpmf_jax.accounting.personalized import (
   sampled_epsilon,
 )
 from dpmf_jax.accounting.sensitivity import (
-  lattice_unit,
+  lattice_spacing,
   rating_gradient_sensitivity,
   split_noise_multiplier,
 )

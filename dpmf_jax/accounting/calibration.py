@@ -143,8 +143,9 @@ def drawn_gaussian(
   if lost > delta / 100:
     raise ValueError(
       f'delta={delta!r} is too small, or the noise too little, for float32: '
-      f'its tails end with a chance of {lost:.2g}, and at most a hundredth of '
-      'delta pays for that; use a smaller epsilon or a larger delta'
+      f'its tails end with a chance of {min(lost, 1):.2g}, and at most a '
+      'hundredth of delta pays for that; use a smaller epsilon or a larger '
+      'delta'
     )
   event = Gaussian(multiplier, count, lost)
   if epsilon is None:

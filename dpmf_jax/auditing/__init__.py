@@ -27,7 +27,7 @@ from dpmf_jax.auditing.distinguishing import (
   Measurement,
   measure,
 )
-from dpmf_jax.auditing.pairs import Pair, library_pairs
+from dpmf_jax.auditing.pairs import Pair, check_pair, library_pairs
 from dpmf_jax.auditing.results import Audit, Finding
 from dpmf_jax.auditing.sampling import sampler, tiny_data
 from dpmf_jax.plans import SPECS
@@ -106,7 +106,8 @@ def audit(
     mesh: devices that share the runs.
     progress: called with the runs done so far and with their number in all.
     **settings: of a system by name, over those that the library attacks it
-      with; `delta` and `scale` also for one's own, 1e-5 and (1, 5) by default.
+      with. One's own has `delta`, 1e-5 by default, and `scale`, that of the
+      system or else (1, 5).
 
   Privacy: no ratings are needed. A bound above what is stated refutes it; one
   below it is no proof. What is called proved by a system that is given as an
@@ -181,7 +182,7 @@ def _own_targets(
   view: str | None,
   *,
   delta: float = _DELTA,
-  scale: tuple[float, float] = _SCALE,
+  scale: tuple[float, float] | None = None,
 ) -> Iterator[Target]:
   """Every pair for a system that is there as an object."""
   system = system._replace(guarantee=plans.as_stated(system.guarantee))
@@ -191,6 +192,7 @@ def _own_targets(
   if system.personal is not None:
     own = accounting.epsilon(guarantee, delta)
   case = Case({'delta': delta}, start, own_epsilon=own, view=view)
+  scale = scale or system.scale or _SCALE
   for pair in library_pairs(guarantee.unit, guarantee.relation, scale):
     yield _target('own system', '-', system, pair, case)
 
@@ -249,8 +251,13 @@ def findings(
     confidence: in each finding's lower bound.
     mesh: devices that share the runs.
     progress: called with the number of runs just done.
+
+  A pair that differs in another unit, or by another relation, than the
+  guarantee speaks of is a ValueError: it could not refute it.
   """
   for number, target in enumerate(attacked):
+    guarantee = target.system.guarantee
+    check_pair(target.pair, guarantee.unit, guarantee.relation)
     start_key, run_key = jax.random.split(jax.random.fold_in(key, number))
     if target.start_seed is not None:
       start_key = jax.random.key(target.start_seed)
@@ -293,7 +300,7 @@ def audit_canaries(
     ratings: of real size; `settings` must have their scale.
     settings: of the config, besides those of the variant.
     number: of canaries.
-    seed: of their coins, which the attack is not told.
+    seed: of their coins, which the attack does not get.
     confidence: in the lower bound.
     mesh: devices to train on.
   """

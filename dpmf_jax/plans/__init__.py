@@ -45,11 +45,6 @@ _TAKEN = (
 VARIANTS = ('sound', 'paper', 'none')
 
 
-def is_built_in(name: str) -> bool:
-  """Whether a system is of this library, so that 'proved' is said by us."""
-  return name in NAMES
-
-
 def add(spec: Spec) -> None:
   """Puts the spec of another system into SPECS; see `systems.register`.
 
@@ -94,4 +89,7 @@ def as_stated(guarantee: Guarantee) -> Guarantee:
 def config_of(name: str, variant: str, **settings: Any) -> Any:
   """The config of a system's variant, with `settings` over those of it."""
   spec = SPECS[name]
-  return spec.config(**{**spec.variants[variant], **settings})
+  preset = dict(spec.variants[variant])
+  if settings.get('optimizer') is not None:
+    preset.pop('step_size', None)  # is not for another optimizer
+  return spec.config(**{**preset, **settings})

@@ -59,14 +59,14 @@ def test_wrong_flags_are_one_line_and_exit_code_2(
 def test_help_has_an_example_and_exit_code_0(launch, places):
   done = launch('fetch_data', '--help', env=places)
   assert done.returncode == 0
-  assert 'python -m launch.fetch_data --dataset=ml-100k' in done.stdout
+  assert 'dpmf fetch_data --dataset=ml-100k' in done.stdout
   assert '--cache_dir' in done.stdout
   assert done.stderr == ''
 
 
 SCRIPT = """
   import sys, time
-  from launch import cli
+  from dpmf_jax.commands import cli
 
   def main(argv):
     {body}

@@ -333,11 +333,10 @@ def flagsaver_of(words=()):
   from absl import flags
   from absl.testing import flagsaver
 
-  from launch import specifications
+  from dpmf_jax.commands import specifications
 
   with flagsaver.flagsaver():
     flags.FLAGS(['train', *words])
-    specifications._table.cache_clear()  # read once by a command line
     yield specifications
 
 

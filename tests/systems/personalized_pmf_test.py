@@ -3,6 +3,7 @@
 import math
 from fractions import Fraction
 
+import certified
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -121,8 +122,7 @@ def statement(asked='fractions', **fields):
     system='personalized_pmf',
     config=config,
     delta=0.0,
-    seed=None,
-    generator='threefry2x32',
+    randomness=certified.SECRET,
     personal=p.personal(config, asked),
   )
 
@@ -158,7 +158,7 @@ def test_a_certificate_has_the_distribution_of_what_is_accounted(method):
   )
 
 
-def test_what_is_beside_the_ratings_is_not_told():
+def test_what_is_beside_the_ratings_is_not_released():
   document = statement(asked=None)
   assert document['personal']['distribution'] is None
   assert 'would tell of ratings' in document['personal']['note']

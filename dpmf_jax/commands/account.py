@@ -4,45 +4,45 @@ No data and no JAX are needed. Examples:
 
 What the paper claims for 1250 steps, and what its noise is worth:
 
-  python -m launch.account --system=gaussian_mf --variant=paper --steps=1250 \\
+  dpmf account --system=gaussian_mf --variant=paper --steps=1250 \\
     --epsilon_per_step=0.3 --delta_per_step=0.01 --delta=1e-5
 
 The noise that is needed for epsilon = 1, where the value of a rating is
 protected and who rated what is public:
 
-  python -m launch.account --system=gaussian_mf --relation=replace \\
+  dpmf account --system=gaussian_mf --relation=replace \\
     --steps=100 --epsilon=1 --delta=1e-6
 
 The epsilon of given noise, where it is also protected that a rating exists:
 
-  python -m launch.account --system=gaussian_mf --relation=add_remove \\
+  dpmf account --system=gaussian_mf --relation=add_remove \\
     --residual_bound=2 --steps=100 --sigma=60 --delta=1e-6
 
 Plain mechanisms, here ten randomized responses:
 
-  python -m launch.account --system=randomized_response --steps=10 \\
+  dpmf account --system=randomized_response --steps=10 \\
     --epsilon_per_release=1 --delta=1e-6
 
 Many answers in a table, also as CSV, and epsilon against steps as a picture:
 
-  python -m launch.account --system=gaussian_mf --table=epsilon \\
+  dpmf account --system=gaussian_mf --table=epsilon \\
     --epsilon=0.5,1,2 --steps=60 --csv=noise.csv
-  python -m launch.account --system=gaussian --noise_multiplier=20 \\
+  dpmf account --system=gaussian --noise_multiplier=20 \\
     --table=steps --steps=100,200,400 --plot=steps.png
 
 The certificate of a run, checked and in words:
 
-  python -m launch.account --certificate=runs/first --html=first.html
+  dpmf account --certificate=runs/first --html=first.html
 
 What all runs in a ledger cost together, and when that holds:
 
-  python -m launch.account --ledger=ml-100k.ledger
+  dpmf account --ledger=ml-100k.ledger
 
-Any system of launch.train, with its settings; those that are not given are as
+Any system of dpmf train, with its settings; those that are not given are as
 in training:
 
-  python -m launch.account --system=power_mf --epsilon=1 --rank=8
-  python -m launch.account --system=dpals --epsilon=5 --rank=2
+  dpmf account --system=power_mf --epsilon=1 --rank=8
+  dpmf account --system=dpals --epsilon=5 --rank=2
 
 `sigma` is the first scale of `noise`, in the units that `mechanism` names; of
 Gaussian noise it is the standard deviation.
@@ -59,11 +59,13 @@ from typing import Any, cast
 from absl import flags
 
 from dpmf_jax import accounting, plans
-from launch import accounts, cli, settings
-from launch.accounts import Answer
+from dpmf_jax.commands import accounts, cli, settings
+from dpmf_jax.commands.accounts import Answer
+from dpmf_jax.plans import selection
+from dpmf_jax.plans.selection import Selected
 
 # What has several values in a table has a flag that takes a list.
-_FLAGS = settings.define(several=('steps', 'epsilon'), own={'delta'})
+_FLAGS = settings.define(several=('steps', 'epsilon'))
 _STEPS, _EPSILON = _FLAGS['steps'], _FLAGS['epsilon']
 _NOISE_MULTIPLIER, _RELATION = _FLAGS['noise_multiplier'], _FLAGS['relation']
 _PLAIN = ('gaussian', 'subsampled_gaussian', 'laplace', 'randomized_response')
@@ -97,7 +99,7 @@ _MARKDOWN = flags.DEFINE_string(
   'markdown', None, 'File for the certificate as Markdown.'
 )
 _LEDGER = flags.DEFINE_string(
-  'ledger', None, 'File of launch.train --ledger, whose total is to be shown.'
+  'ledger', None, 'File of dpmf train --ledger, whose total is to be shown.'
 )
 _SIGMA = flags.DEFINE_float(
   'sigma',
@@ -133,10 +135,30 @@ _READS = {
 _OF_PLAIN = (_EPSILON_PER_RELEASE, _CATEGORIES, _SAMPLING_RATE, _SAMPLING)
 
 
+def _names(found: Sequence[flags.FlagHolder]) -> list[str]:
+  return [flag.name for flag in found]
+
+
+# What --help shows together, and what not every system reads.
+GROUPS = {
+  'system': ('system',),
+  'privacy': (
+    'variant', 'scale', 'epsilon', 'delta', 'relation', 'steps',
+    'noise_multiplier', 'sigma', *_names(_OF_PLAIN),
+  ),
+  'a run or a ledger instead': ('certificate', 'ledger'),
+  'output': ('table', 'csv', 'plot', 'html', 'markdown'),
+}  # fmt: skip
+ONLY = {'sigma': ('gaussian_mf',)} | {
+  flag.name: [k for k, read in _READS.items() if flag.name in _names(read)]
+  for flag in _OF_PLAIN
+}
+
+
 def system_answer(
   name: str, steps: int | None, epsilon: float | None
 ) -> Answer:
-  """What a system of launch.train would spend, from its plan."""
+  """What a system of dpmf train would spend, from its plan."""
   given = {key: flag.value for key, flag in _FLAGS.items()}
   given |= {'steps': steps, 'epsilon': epsilon}
   if _SIGMA.value is not None:
@@ -144,16 +166,20 @@ def system_answer(
   return accounts.planned(_chosen(name, given), _DELTA.value)
 
 
-def _chosen(name: str, given: dict[str, Any]) -> settings.Chosen:
-  return settings.chosen(
-    name, _VARIANT, _DELTA, given, scale=cli.scale(_SCALE.value)
+def _chosen(name: str, given: dict[str, Any]) -> Selected:
+  return selection.selected(
+    name,
+    given,
+    variant=_VARIANT.value,
+    delta=_DELTA.value if _DELTA.present else None,
+    scale=cli.scale(_SCALE.value),
   )
 
 
 def _with_sigma(name: str, given: dict[str, Any]) -> dict[str, Any]:
   """--sigma as the noise multiplier that it stands for."""
   sigma = cast(float, _SIGMA.value)
-  if name != 'gaussian_mf' or _VARIANT.value != 'sound':
+  if name != 'gaussian_mf' or _VARIANT.value not in (None, 'sound'):
     raise ValueError('--sigma is for --system=gaussian_mf --variant=sound')
   if not sigma > 0:
     raise ValueError(
@@ -169,7 +195,7 @@ def _with_sigma(name: str, given: dict[str, Any]) -> dict[str, Any]:
 def plain_answer(system: str, steps: int, epsilon: float | None) -> Answer:
   """What a plain mechanism spends, from the flags that it reads."""
   delta, relation = _DELTA.value, _RELATION.value
-  read = {flag.name for flag in (*_READS[system], _STEPS, _EPSILON, _RELATION)}
+  read = _names((*_READS[system], _STEPS, _EPSILON, _RELATION))
   for flag in (*_FLAGS.values(), *_OF_PLAIN, _SIGMA, _VARIANT):
     if flag.present and flag.name not in read:
       raise ValueError(f'--{flag.name} is not for --system={system}')

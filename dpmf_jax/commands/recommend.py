@@ -1,17 +1,17 @@
-"""Recommends items from a model that launch.train wrote.
+"""Recommends items from a model that dpmf train wrote.
 
 To users the model was trained with:
 
-  python -m launch.recommend --model=runs/first --users=1,2,3 --k=5
+  dpmf recommend --model=runs/first --users=1,2,3 --k=5
 
 to new users, by a file of their own ratings (lines of user,item,rating, with
 the item ids and the scale that the model was trained with):
 
-  python -m launch.recommend --model=runs/first --ratings=new_users.csv --k=5
+  dpmf recommend --model=runs/first --ratings=new_users.csv --k=5
 
 and items that are like others:
 
-  python -m launch.recommend --model=runs/first --similar_to=50,181 --k=5
+  dpmf recommend --model=runs/first --similar_to=50,181 --k=5
 
 prints a table; with --output=FILE.csv (or .parquet) it is written there, with
 the columns user, item, score, rank (or item, similar, score, rank) and, where
@@ -31,10 +31,10 @@ from typing import Any
 
 from absl import flags
 
-from launch import cli
+from dpmf_jax.commands import cli
 
 _MODEL = flags.DEFINE_string(
-  'model', None, 'The --output folder of launch.train.', required=True
+  'model', None, 'The --output folder of dpmf train.', required=True
 )
 _USERS = flags.DEFINE_list(
   'users', None, "Original ids, separated by commas, or 'all'."
@@ -84,6 +84,16 @@ def _found(model) -> list[Any]:
     model = folding.fold_in(model, ratings)
   else:
     users = _wanted(_USERS.value)
+    if model.user_factors is None:
+      raise ValueError(
+        '--users: the user factors are not known here, as this system does not '
+        'release them; fold users in by their own ratings, --ratings=FILE'
+      )
+  if _FILTER_SEEN.value and model.seen is None:
+    raise ValueError(
+      'which items were seen is not known here (private/seen.safetensors is '
+      'missing); pass --nofilter_seen to recommend from all items'
+    )
   return models.recommend(
     model, users, _K.value, filter_seen=_FILTER_SEEN.value
   )

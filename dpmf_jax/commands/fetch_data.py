@@ -2,7 +2,7 @@
 
 Example:
 
-  python -m launch.fetch_data --dataset=ml-100k
+  dpmf fetch_data --dataset=ml-100k
 
 The files are looked for in --data_dir, in $DPMF_DATA_DIR and in the cache,
 then fetched from their publisher, and always compared with their checksums.
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from dpmf_jax.commands import cli
 from dpmf_jax.ratings import catalog
-from launch import cli
 
 _DATASET = flags.DEFINE_enum(
   'dataset', None, catalog.NAMES, 'Which data set to get.', required=True

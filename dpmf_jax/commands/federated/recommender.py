@@ -1,9 +1,9 @@
 """Runs the recommender of a plan, over a network or on this host.
 
-With Flower it is the ServerApp of launch/federated/app. Without, for workers
+With Flower it is the ServerApp of federated/app. Without, for workers
 on this host that listen on SOCKETS/0.sock, SOCKETS/1.sock, ...:
 
-  python -m launch.federated.recommender --plan=plan.json --state=DIR \\
+  dpmf federated.recommender --plan=plan.json --state=DIR \\
     --sockets=SOCKETS
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from absl import flags
 
-from launch import cli
+from dpmf_jax.commands import cli
 
 _PLAN = flags.DEFINE_string('plan', None, "The run's plan.")
 _STATE = flags.DEFINE_string('state', None, 'Folder of the recommender alone.')

@@ -1,9 +1,9 @@
 """Runs a node, or the aggregator: what holds ratings, factors and secrets.
 
-  python -m launch.federated.worker --plan=plan.json --number=0 \\
+  dpmf federated.worker --plan=plan.json --number=0 \\
     --ratings=my_ratings.csv --user_ids=my_users.json --state=DIR \\
     --socket=/run/dpmf/0.sock
-  python -m launch.federated.worker --plan=plan.json --role=aggregator \\
+  dpmf federated.worker --plan=plan.json --role=aggregator \\
     --state=DIR --socket=/run/dpmf/aggregator.sock
 
 It answers whoever can open the socket, one question after the other, and
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from absl import flags
 
-from launch import cli
+from dpmf_jax.commands import cli
 
 _PLAN = flags.DEFINE_string('plan', None, "The run's plan.", required=True)
 _ROLE = flags.DEFINE_enum(

@@ -2,8 +2,8 @@
 
 All of them on tiny data sets, whole runs by the thousand:
 
-  python -m launch.audit --system=all --mode=quick
-  python -m launch.audit --system=gaussian_mf --variant=sound
+  dpmf audit --system=all --mode=quick
+  dpmf audit --system=gaussian_mf --variant=sound
 
 A lower bound above the stated epsilon refutes it. Statements of papers are
 expected to be refuted; exit code 1 means that another one was, or one that was
@@ -11,11 +11,11 @@ asked for with --variant.
 
 One run on a data set of real size, with canaries in it:
 
-  python -m launch.audit --system=gaussian_mf --canaries=2000 --dataset=ml-100k
+  dpmf audit --system=gaussian_mf --canaries=2000 --dataset=ml-100k
 
 A search for data and settings that are worse than those in the library:
 
-  python -m launch.audit --system=gaussian_mf --variant=paper --search=60
+  dpmf audit --system=gaussian_mf --variant=paper --search=60
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from typing import Any
 from absl import flags
 
 from dpmf_jax import plans
-from launch import cli, settings
+from dpmf_jax.commands import cli
+from dpmf_jax.plans import selection
 
 RUNS = {'quick': 20_000, 'full': 200_000}
 
@@ -94,7 +95,7 @@ def main(argv) -> int:
   # One device per core: each makes its share of the runs.
   jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
   from dpmf_jax.auditing import results
-  from dpmf_jax.runs import random_key
+  from dpmf_jax.keys import random_key
 
   chosen = _chosen()
   if _CANARIES.value:
@@ -191,7 +192,7 @@ def _canary_findings(key, chosen, number: int) -> Iterator[Any]:
     'delta': _DELTA.value,
   }
   for place, (name, variant) in enumerate(tqdm.tqdm(chosen, unit='system')):
-    fields = settings.fields(plans.SPECS[name])
+    fields = selection.fields(plans.SPECS[name])
     run_key, coin_key = jax.random.split(jax.random.fold_in(key, place))
     yield auditing.audit_canaries(
       run_key,

@@ -1,16 +1,13 @@
-"""The flags of `launch.train` that say which epsilon each rating is to have."""
+"""The flags of `dpmf train` that say which epsilon each rating is to have."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 from absl import flags
 
-from dpmf_jax import accounting
 from dpmf_jax.ratings import specification
 from dpmf_jax.ratings.specification import AskedEpsilons
 from dpmf_jax.ratings.table import Ratings
@@ -49,6 +46,18 @@ _SEED = flags.DEFINE_integer(
   'specification_seed', 0, 'fractions: public seed of the groups.'
 )
 
+FLAGS = tuple(
+  flag.name
+  for flag in (
+    _COLUMN,
+    _FILE,
+    _SPECIFICATION,
+    _THRESHOLD,
+    *_FRACTIONS.values(),
+    _SEED,
+  )
+)
+
 
 def check(
   *,
@@ -73,6 +82,12 @@ def check(
     if flag.present and _SPECIFICATION.value != 'fractions':
       raise ValueError(f'--{flag.name} needs --specification=fractions')
   if not given:
+    if personalized:
+      raise ValueError(
+        f'--system={system} gives each rating an epsilon of its own: pass '
+        '--epsilon_column=NAME, --epsilon_file=FILE or '
+        '--specification=fractions'
+      )
     return
   if not personalized:
     raise ValueError(
@@ -128,39 +143,21 @@ def _rule() -> Any:
 def asked() -> AskedEpsilons | None:
   """The public distribution of epsilons; None where only ratings have them."""
   if _FILE.value is not None:
-    return specification.asked_by_users(_table())
+    return specification.asked_by_users(_table(_FILE.value))
   if _SPECIFICATION.value == 'fractions':
     return specification.asked_by_fractions(**_fractions())
   return None
 
 
 @functools.cache
-def _table() -> specification.Column:
+def _table(path: str) -> specification.Column:
   """The file of users, read once."""
-  return specification.read_users(_FILE.value or '')
+  return specification.read_users(path)
 
 
-def threshold(method: Literal['weights', 'sampling']) -> float | None:
-  """What --threshold comes to, without a look at ratings; None without it."""
-  if _THRESHOLD.value is None:
-    return None
-  rule = _rule()
-  if isinstance(rule, float):
-    return rule
-  public = asked()
-  assert public is not None  # see `check`
-  return accounting.personal_threshold(
-    public.epsilon, rule, public.share, method=method
-  )
-
-
-def summary(epsilons: np.ndarray) -> dict[str, Any]:
-  """Of the epsilons that training ratings have: for the curator only."""
-  values, counts = np.unique(epsilons, return_counts=True)
-  share = counts / counts.sum()
-  return specification.summary(
-    specification.AskedEpsilons(values, share, 'the training ratings')
-  )
+def threshold() -> Any:
+  """A number, the name of a rule, or None without --threshold."""
+  return None if _THRESHOLD.value is None else _rule()
 
 
 def attach(ratings: Ratings, *, path: str | None, format: str) -> Ratings:
@@ -177,7 +174,7 @@ def attach(ratings: Ratings, *, path: str | None, format: str) -> Ratings:
       ratings, path, _COLUMN.value, format=format
     )
   if _FILE.value is not None:
-    return specification.from_user_table(ratings, _table())
+    return specification.from_user_table(ratings, _table(_FILE.value))
   if _SPECIFICATION.value == 'fractions':
     return specification.from_fractions(
       ratings, seed=_SEED.value, **_fractions()
@@ -196,16 +193,7 @@ def public() -> dict[str, str]:
     shown = _fractions() | {'seed': _SEED.value}
     words = (f'{name} {value:g}' for name, value in shown.items())
     found['specification'] = f'fractions: {", ".join(words)}'
-  if _THRESHOLD.value is not None:
-    found['threshold'] = _THRESHOLD.value
   return found
-
-
-def digest(ratings: Ratings) -> dict[str, str]:
-  """A hash of the epsilons, for a run that goes on; empty if there are none."""
-  if ratings.epsilon is None:
-    return {}
-  return {'epsilons': hashlib.sha256(ratings.epsilon.tobytes()).hexdigest()}
 
 
 def _fractions() -> dict[str, Any]:

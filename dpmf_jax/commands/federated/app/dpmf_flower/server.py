@@ -3,8 +3,8 @@
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from launch.federated import recommender
-from launch.federated.flower_exchange import flower_exchange
+from dpmf_jax.commands.federated import recommender
+from dpmf_jax.commands.federated.flower_exchange import flower_exchange
 
 app = ServerApp()
 

@@ -1,0 +1,344 @@
+"""Trains a recommender on a ratings file and certifies what it releases.
+
+Example, on MovieLens-100K (fetched if need be):
+
+  dpmf train --dataset=ml-100k --epsilon=4 --output=runs/first
+
+and on a file of your own, with lines of user, item, rating:
+
+  dpmf train --ratings=ratings.csv --scale=1,5 --epsilon=4 \\
+    --output=runs/mine
+
+The folder gets model.safetensors (what the guarantee covers, and nothing
+else), certificate.json, ids.json, metrics.json, learning_curve.png,
+error_cdf.png and private/ (keep it secret). A run that was interrupted goes on
+from its last checkpoint when the same command is given again.
+
+With --ledger=FILE the run is put down in the data set's ledger before any
+noise is drawn, and refused (exit code 1) if all runs together would cost more
+than the budget that the ledger was begun with:
+
+  dpmf train --dataset=ml-100k --epsilon=1 --output=runs/first \\
+    --ledger=ml-100k.ledger --budget_epsilon=3
+
+The budget holds even if runs are chosen after seeing what earlier ones
+released. It must be named at the ledger's first use and cannot be changed. With
+--budget_epsilon=unlimited nothing is refused; the total that is then printed is
+not valid if later runs were chosen after seeing earlier ones.
+
+A personalized system needs the epsilon that each rating is to have, a public
+fact: --epsilon_column=NAME (of the --ratings file), --epsilon_file=FILE (lines
+of user,epsilon) or --specification=fractions (drawn as published). In place of
+--epsilon it may have --threshold=best, mean or max of what may be asked for:
+
+  dpmf train --dataset=ml-100k --system=personalized_pmf \\
+    --specification=fractions --threshold=best --method=sampling \\
+    --output=runs/own
+
+Settings that a system has and that are not given keep its own default; see
+docs/systems.md.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from dpmf_jax import plans
+from dpmf_jax.commands import cli, settings, specifications
+
+_SETTINGS = settings.define()
+flags.adopt_module_key_flags(specifications)
+
+_SYSTEM = flags.DEFINE_enum(
+  'system',
+  'auto',
+  [*plans.SPECS, 'auto'],
+  'What to train. auto: what is best for this --unit and --epsilon and so many '
+  'users and items, and how, by a rule that looks at no rating '
+  '(plans/auto.py). sdmf, sdbpr and sdfm with --variant=sound are local_mf.\n'
+  + settings.SYSTEM_HELP,
+)
+_VARIANT = settings.define_variant()
+_DELTA = flags.DEFINE_float(
+  'delta', None, 'Delta of the guarantee; 1e-6 by default.'
+)
+_ATTRIBUTES = flags.DEFINE_bool(
+  'attributes',
+  False,
+  'sdfm: use genres, age, gender and occupation, which are then public, from '
+  'the folder of --dataset=ml-100k or ml-1m.',
+)
+
+_DATASET = flags.DEFINE_string(
+  'dataset', None, 'A named data set, such as ml-100k, ml-1m or synthetic-1m.'
+)
+_RATINGS = flags.DEFINE_string('ratings', None, 'A ratings file, instead.')
+_FORMAT = flags.DEFINE_string(
+  'format', 'auto', 'Format of --ratings; auto goes by name and content.'
+)
+_SCALE = flags.DEFINE_list(
+  'scale',
+  ['1', '5'],
+  'Lowest and highest rating that --ratings can hold. A public fact: it is '
+  'never taken from the data.',
+)
+_TITLES = flags.DEFINE_string(
+  'titles', None, 'A file with item titles for --ratings (movies.dat, u.item).'
+)
+_ITEM_IDS = flags.DEFINE_string(
+  'item_ids',
+  None,
+  'A file with the id of every item there is, rated or not, one on each line, '
+  'made without looking at the ratings. Without it that an item has a rating '
+  'at all is not protected.',
+)
+_USER_IDS = flags.DEFINE_string(
+  'user_ids',
+  None,
+  'The same for users. Without it that a user has a rating at all is not '
+  'protected, or, where whole users are, how many there are.',
+)
+_NUM_USERS = flags.DEFINE_integer(
+  'num_users',
+  None,
+  'Where whole users are protected, instead of --user_ids: as many users as '
+  'there may be, a number that was not counted in the ratings.',
+)
+_USER_FEATURES = flags.DEFINE_string(
+  'user_features',
+  None,
+  'objective_pmf and personalized_pmf, sound: a file of user,number,number,... '
+  'with public facts of users, such as age. Never computed from the ratings.',
+)
+_DATA_DIR = flags.DEFINE_string(
+  'data_dir', None, 'Where data sets are looked for first.'
+)
+_OUTPUT = flags.DEFINE_string('output', None, 'Folder to write.', required=True)
+_OVERWRITE = flags.DEFINE_bool(
+  'overwrite', False, 'Replace the run that --output holds.'
+)
+_TEST_FRACTION = flags.DEFINE_float(
+  'test_fraction',
+  0.2,
+  'Part of the ratings held out to measure accuracy; 0 trains on all.',
+)
+_SEED = flags.DEFINE_integer(
+  'seed',
+  None,
+  'FOR EXPERIMENTS: a fixed seed, with which the noise can be removed. '
+  'Without it the key comes from the operating system.',
+)
+_SPLIT_SEED = flags.DEFINE_integer(
+  'split_seed', 0, 'Public seed of the held-out split.'
+)
+_DEVICES = flags.DEFINE_integer(
+  'devices', None, 'Devices to use; all by default, on a CPU one per core.'
+)
+_REPORT_EVERY = flags.DEFINE_integer(
+  'report_every', None, 'Steps between reports; 25 reports by default.'
+)
+
+_CHECKPOINT_SECONDS = flags.DEFINE_float(
+  'checkpoint_seconds',
+  5.0,
+  'Least time between two checkpoints; an interrupted run goes on from the '
+  'last one.',
+)
+
+_RANKING_K = flags.DEFINE_list(
+  'ranking_k',
+  None,
+  'Lengths of lists, such as 10 or 5,10: metrics.json then has Recall, NDCG, '
+  'MAP, MRR and AUC of the held-out ratings over all items, too.',
+)
+_RANKING_THRESHOLD = flags.DEFINE_float(
+  'ranking_threshold',
+  None,
+  'The least rating that counts as relevant in these; all by default.',
+)
+
+_LEDGER = flags.DEFINE_string(
+  'ledger',
+  None,
+  'File in which everything spent on this data set is put down; made at its '
+  'first use. Keep it, and keep it private.',
+)
+_BUDGET_EPSILON = flags.DEFINE_string(
+  'budget_epsilon',
+  None,
+  'The most that all runs in --ledger may cost together, at --delta. Needed '
+  'at its first use only. unlimited: they are only added up, and the total is '
+  'not valid if later runs were chosen after seeing earlier ones.',
+)
+
+
+# What --help shows together, and what not every system reads.
+GROUPS = {
+  'data': (
+    'dataset', 'data_dir', 'ratings', 'format', 'scale', 'titles', 'item_ids',
+    'user_ids', 'num_users', 'user_features', 'attributes', 'test_fraction',
+    'split_seed',
+  ),
+  'privacy': (
+    'epsilon', 'delta', 'unit', 'relation', 'variant', *specifications.FLAGS,
+    'ledger', 'budget_epsilon', 'seed',
+  ),
+  'system': ('system',),
+  'output': ('output', 'overwrite', 'ranking_k', 'ranking_threshold'),
+}  # fmt: skip
+ONLY = {
+  'attributes': ('sdfm',),
+  'user_features': tuple(n for n, s in plans.SPECS.items() if s.takes_features),
+  **dict.fromkeys(
+    specifications.FLAGS,
+    tuple(n for n, s in plans.SPECS.items() if s.personalized),
+  ),
+}
+
+
+def main(argv) -> int:
+  del argv
+  import jax
+
+  # One device per core: a chunk of ratings is summed on each.
+  jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
+
+  from dpmf_jax.accounting import ledger
+  from dpmf_jax.runs import folders
+  from dpmf_jax.runs.train import train
+
+  try:
+    run = train(**_arguments())
+  except ledger.BudgetExceeded as error:
+    print(f'refused: {error}', file=sys.stderr)
+    return 1
+  print(f'\n{run}')
+  if _LEDGER.value is not None:
+    print(f'\n{ledger.summary(_LEDGER.value)}')
+  print(f'\nwritten to {run.folder}/: {", ".join(folders.OUTPUTS)}, private/')
+  return 0
+
+
+def _arguments() -> dict[str, Any]:
+  """The flags as arguments of `dpmf_jax.train`."""
+  from dpmf_jax.ratings.table import with_public_ids
+
+  asked_for = _SYSTEM.value
+  personalized = asked_for != 'auto' and plans.SPECS[asked_for].personalized
+  specifications.check(
+    system=asked_for,
+    personalized=personalized,
+    path=_RATINGS.value,
+    epsilon=_SETTINGS['epsilon'].value,
+  )
+  ratings = with_public_ids(
+    specifications.attach(_load(), path=_RATINGS.value, format=_FORMAT.value),
+    users=_ids(_USER_IDS, 'user'),
+    items=_ids(_ITEM_IDS, 'item'),
+    num_users=_NUM_USERS.value,
+  )
+  given = {name: flag.value for name, flag in _SETTINGS.items()}
+  if _ATTRIBUTES.value:
+    if asked_for != 'sdfm':
+      raise ValueError('--attributes is for --system=sdfm alone')
+    given['attributes'] = _attributes(ratings)
+  features, hashed = _features(ratings)
+  return given | {
+    'ratings': ratings,
+    'delta': _DELTA.value,
+    'system': asked_for,
+    'variant': _VARIANT.value,
+    'user_features': features,
+    'threshold': specifications.threshold(),
+    'asked': specifications.asked(),
+    'test_fraction': _TEST_FRACTION.value,
+    'split_seed': _SPLIT_SEED.value,
+    'ranking_k': _cutoffs(),
+    'ranking_threshold': _RANKING_THRESHOLD.value,
+    'key': _SEED.value,
+    'output': _OUTPUT.value,
+    'overwrite': _OVERWRITE.value,
+    'ledger': _LEDGER.value,
+    'budget_epsilon': _budget(),
+    'devices': _DEVICES.value,
+    'report_every': _REPORT_EVERY.value,
+    'checkpoint_seconds': _CHECKPOINT_SECONDS.value,
+    'public': specifications.public() | hashed,
+  }
+
+
+def _load():
+  """The ratings that the flags name."""
+  from dpmf_jax.ratings import catalog, formats
+
+  dataset, path = _DATASET.value, _RATINGS.value
+  if dataset is not None and path is None:
+    return catalog.load(dataset, data_dir=_DATA_DIR.value)
+  if path is None or dataset is not None:
+    raise ValueError('pass one of --dataset=NAME and --ratings=FILE')
+  titles = formats.read_titles(_TITLES.value) if _TITLES.value else None
+  return formats.read(
+    path,
+    format=_FORMAT.value,
+    scale=cli.scale(_SCALE.value),
+    titles=titles,
+  )
+
+
+def _ids(flag: flags.FlagHolder, role: str) -> Any:
+  from dpmf_jax.ratings import formats
+
+  return flag.value and formats.read_ids(flag.value, role)
+
+
+def _attributes(ratings) -> Any:
+  from dpmf_jax.ratings import attributes, catalog
+
+  if _DATASET.value is None:
+    raise ValueError('--attributes needs --dataset=ml-100k or ml-1m')
+  folder = catalog.fetch(_DATASET.value, data_dir=_DATA_DIR.value, quiet=True)
+  return attributes.movielens(ratings, folder)
+
+
+def _features(ratings) -> tuple[Any, dict[str, str]]:
+  """The user features of the flags, and what a certificate says of them."""
+  from dpmf_jax import files
+  from dpmf_jax.ratings.attributes import read_user_features
+
+  path = _USER_FEATURES.value
+  if path is None:
+    return None, {}
+  hashed = {'user_features': f'sha256 {files.sha256(Path(path))}'}
+  return read_user_features(ratings, path), hashed
+
+
+def _cutoffs() -> list[int]:
+  """The values of --ranking_k; none without it."""
+  words = _RANKING_K.value or []
+  if not all(word.isdecimal() for word in words):
+    raise ValueError(
+      f'--ranking_k={",".join(words)} must be numbers of at least 1'
+    )
+  return [int(word) for word in words]
+
+
+def _budget() -> Any:
+  """The value of --budget_epsilon: a number, 'unlimited' or None."""
+  value = _BUDGET_EPSILON.value
+  if value in (None, 'unlimited'):
+    return value
+  try:
+    return float(value)
+  except ValueError:
+    raise ValueError(
+      f"--budget_epsilon={value} must be a number or 'unlimited'"
+    ) from None
+
+
+if __name__ == '__main__':
+  cli.run(main)
