@@ -32,6 +32,7 @@ ROOMS = (
   'serving',
   'evaluation',
   'certificates',
+  'keys',
   'runs',
   'auditing',
   'federated',

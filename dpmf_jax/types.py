@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 else:
   Optimizer = Any
 
-Status = Literal['proved', 'claimed', 'none']
+Status = Literal['proved', 'stated', 'claimed', 'none']
 Unit = Literal['rating', 'user']
 Relation = Literal['replace', 'add_remove']
 
@@ -76,8 +76,9 @@ class Guarantee:
   """A privacy statement about what a system runs and releases.
 
   Attributes:
-    status: 'proved' (by us, for the code as it runs), 'claimed' (the paper
-      says so, by the paper's formula) or 'none' (not private).
+    status: 'proved' (for the code as it runs), 'claimed' (the paper says so,
+      by the paper's formula) or 'none' (not private). Where somebody else's
+      system says 'proved', a certificate says 'stated'.
     unit: what one neighbouring step changes: a 'rating' or a whole 'user'.
     relation: 'replace' (its value changes, who rated what is public) or
       'add_remove' (it is there or not).

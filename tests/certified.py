@@ -5,9 +5,13 @@ from dpmf_jax.plans import SPECS
 from dpmf_jax.systems import build
 
 THREEFRY = 'threefry2x32, 64-bit key'
+SECRET = certificates.randomness(certificates.ENTROPY, THREEFRY)
+SEEDED = certificates.randomness(certificates.SEED, THREEFRY)
 
 
-def make(name='gaussian_mf', variant='sound', seed=None, **settings):
+def make(
+  name='gaussian_mf', variant='sound', seed=None, randomness=None, **settings
+):
   entry = SPECS[name]
   common = {'scale': (1.0, 5.0)}
   if name != 'nonprivate':
@@ -21,6 +25,5 @@ def make(name='gaussian_mf', variant='sound', seed=None, **settings):
     system=name,
     config=config,
     delta=getattr(config, 'delta', None),
-    seed=seed,
-    generator=THREEFRY,
+    randomness=randomness or (SECRET if seed is None else SEEDED),
   )

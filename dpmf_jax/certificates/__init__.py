@@ -9,12 +9,13 @@ import json
 import math
 import platform
 import uuid
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import dpmf_jax
-from dpmf_jax import accounting, files
+from dpmf_jax import accounting, files, plans
 from dpmf_jax.accounting import groups
 from dpmf_jax.accounting.encoding import encode
 from dpmf_jax.certificates import wording
@@ -24,6 +25,21 @@ from dpmf_jax.types import Guarantee
 SCHEMA = 'dpmf_jax-certificate-2'
 # What proofs take to be as good as random, by JAX's name.
 GENERATOR = 'threefry2x32'
+# And what deployments draw their shares of noise from.
+OPERATING_SYSTEMS = "the operating systems' own"
+# Where a key may be from.
+ENTROPY, SEED, CALLER = (
+  'operating system entropy',
+  'fixed seed',
+  'given by the caller',
+)
+_SOURCES = {
+  ENTROPY: 'no file with the key is left when the run ends',
+  SEED: 'FOR EXPERIMENTS ONLY: whoever knows or guesses the seed can remove '
+  'the noise',
+  CALLER: 'FOR EXPERIMENTS ONLY: nothing is known of how the key was drawn, '
+  'and whoever knows or guesses it can remove the noise',
+}
 # A changed value, where ratings come and go; some of one person's ratings.
 GROUPS = (2, 10)
 _PACKAGES = ('jax', 'jaxlib', 'optax', 'numpy', 'scipy')
@@ -66,6 +82,8 @@ def versions() -> dict[str, str]:
 
 def _settings(config: Any) -> dict[str, Any]:
   """The fields of a config as JSON values."""
+  if config is None:
+    return {}
   values = {
     field.name: getattr(config, field.name)
     for field in dataclasses.fields(config)
@@ -83,21 +101,21 @@ def _plain(value: Any) -> Any:
   return value if isinstance(value, str | int | float | None) else repr(value)
 
 
-def randomness(seed: int | None, generator: str) -> dict[str, Any]:
+def randomness(source: str, generator: str) -> dict[str, Any]:
   """What the certificate says of the random key.
+
+  Args:
+    source: `ENTROPY`, `SEED` or `CALLER`.
+    generator: of the key that was used (`keys.generator`).
 
   A fixed seed is not written down here, but whoever runs the command again
   with it can take the noise off.
   """
-  fixed = seed is not None
   return {
-    'source': 'fixed seed' if fixed else 'operating system entropy',
+    'source': source,
     'generator': generator,
-    'valid_for_release': not fixed,
-    'note': 'FOR EXPERIMENTS ONLY: whoever knows or guesses the seed can '
-    'remove the noise'
-    if fixed
-    else 'the file with the key is removed when the run ends',
+    'valid_for_release': source == ENTROPY,
+    'note': _SOURCES[source],
   }
 
 
@@ -123,8 +141,8 @@ def certificate(
   system: str,
   config: Any,
   delta: float | None,
-  seed: int | None,
-  generator: str,
+  randomness: Mapping[str, Any],
+  features: tuple[Any, ...] = (),
   run: str | None = None,
   parameters: dict[str, Any] | None = None,
   lists: dict[str, str] | None = None,
@@ -135,18 +153,23 @@ def certificate(
   Args:
     guarantee: of the system that ran.
     system: its name.
-    config: its config.
+    config: its config; None where a system has none.
     delta: at which epsilon is stated, 0 for the least there is; None where
       there is no guarantee.
-    seed: the fixed seed of the run, or None for OS entropy.
-    generator: of the key that was used (`runs.generator`).
+    randomness: of the run's key (`keys.stated`).
+    features: what the plan was made of besides the config.
     run: the id of the run, also in its ledger entry; None makes a new one.
     parameters: what else was public (device count, split, ...).
     lists: what `id_lists` says; by default that they are from the ratings.
     personal: what is said of each rating's own epsilon, or None where all have
       the same (`systems.personalized_pmf.personal`).
   """
-  if guarantee.status == 'proved' and not generator.startswith(GENERATOR):
+  status = guarantee.status
+  if status == 'proved' and not _ours(guarantee, system, config, features):
+    status = 'stated'
+  generator = randomness['generator']
+  known = GENERATOR, OPERATING_SYSTEMS
+  if status == 'proved' and not generator.startswith(known):
     raise ValueError(
       f'generator={generator!r}: what is proved is about {GENERATOR}'
     )
@@ -166,7 +189,7 @@ def certificate(
     'schema': SCHEMA,
     'date': datetime.now(UTC).isoformat(timespec='seconds'),
     'run': run or str(uuid.uuid4()),
-    'status': guarantee.status,
+    'status': status,
     'epsilon': epsilon,
     'delta': delta,
     'unit': guarantee.unit,
@@ -183,13 +206,26 @@ def certificate(
     'accountant': accountant,
     'system': system,
     'parameters': _settings(config) | (parameters or {}),
-    'randomness': randomness(seed, generator),
+    'randomness': dict(randomness),
     'versions': versions(),
   }
   if personal is not None:
     document['personal'] = {**personal, 'worst_case': epsilon}
   validate(document)
   return document
+
+
+def _ours(
+  guarantee: Guarantee, system: str, config: Any, features: tuple[Any, ...]
+) -> bool:
+  """Whether this library has proved it: whether it is what its plan states."""
+  if system not in plans.NAMES:
+    return False
+  spec = plans.SPECS[system]
+  return (
+    isinstance(config, cast(type, spec.config))
+    and spec.plan(config, *features).guarantee == guarantee
+  )
 
 
 def _groups(guarantee: Guarantee, delta: float | None) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ class Section(NamedTuple):
 class Notice(NamedTuple):
   """What a reader must see first; `kind` is its colour where there is one."""
 
-  kind: str  # proved, weak, claimed, none or experiment
+  kind: str  # proved, weak, stated, claimed, none or experiment
   title: str
   words: str
 
@@ -77,13 +77,28 @@ _OTHERS = (
   "What follows about a person from other people's ratings or from general "
   'patterns: it would be learned without that person, too.'
 )
-_CLAIMED = 'CLAIMED BY THE PAPER, NOT A GUARANTEE'
-_EXPERIMENT = Notice(
-  'experiment',
-  'FOR EXPERIMENTS ONLY',
-  'The run had a fixed seed. Whoever knows or guesses the seed can remove the '
-  'noise, and with it all protection. Do not release this model.',
-)
+_STANDING = {
+  'proved': 'proved',
+  'stated': 'STATED BY ITS AUTHOR, NOT CHECKED HERE',
+  'claimed': 'CLAIMED BY THE PAPER, NOT A GUARANTEE',
+}
+_NOT_CHECKED = {
+  'stated': 'Whoever wrote this system states {amount} for it. This library '
+  'has not proved that; judge its author and the reasons under "What this '
+  'rests on".',
+  'claimed': 'A paper claims {amount} for this method. That is its own formula '
+  'and is not proved for what was run; the reasons are under "What this rests '
+  'on". Treat the model as not private.',
+}
+_SAID = {
+  'stated': 'Its author states that it protects',
+  'claimed': 'The paper claims to protect',
+}
+_KEYS = {
+  'fixed seed': 'The run had a fixed seed. Whoever knows or guesses the seed',
+  'given by the caller': 'The key of the run was given by whoever started it, '
+  'and how it was drawn is not known. Whoever knows or guesses it',
+}
 
 
 def title(certificate: Mapping[str, Any]) -> str:
@@ -94,7 +109,7 @@ def title(certificate: Mapping[str, Any]) -> str:
 
 
 def notices(certificate: Mapping[str, Any]) -> list[Notice]:
-  """The standing of the certificate, after a warning if the seed was fixed."""
+  """The standing of the certificate, after a warning about its key if any."""
   status = certificate['status']
   if status == 'none':
     return [
@@ -106,14 +121,10 @@ def notices(certificate: Mapping[str, Any]) -> list[Notice]:
       )
     ]
   secret = certificate['randomness']['valid_for_release']
-  warning = [] if secret else [_EXPERIMENT]
-  if status == 'claimed':
-    words = (
-      f'A paper claims {_amount(certificate)} for this method. That is its own '
-      'formula and is not proved for what was run; the reasons are under '
-      '"What this rests on". Treat the model as not private.'
-    )
-    return [*warning, Notice('claimed', _CLAIMED, words)]
+  warning = [] if secret else [_experiment(certificate)]
+  if status != 'proved':
+    words = _NOT_CHECKED[status].format(amount=_amount(certificate))
+    return [*warning, Notice(status, _STANDING[status], words)]
   words = f'{_amount(certificate)}: proved for the code as it runs, under the '
   words += 'assumptions below.'
   if secret and certificate['epsilon'] > _WEAK:
@@ -128,12 +139,21 @@ def notices(certificate: Mapping[str, Any]) -> list[Notice]:
   ]
 
 
+def _experiment(certificate: Mapping[str, Any]) -> Notice:
+  """The warning of a run whose key is not known to be secret."""
+  words = (
+    f'{_KEYS[certificate["randomness"]["source"]]} can remove the noise, and '
+    'with it all protection. Do not release this model.'
+  )
+  return Notice('experiment', 'FOR EXPERIMENTS ONLY', words)
+
+
 def summary(certificate: Mapping[str, Any]) -> str:
   """The certificate in a few lines for a terminal."""
   if certificate['status'] == 'none':
     lines = ['Guarantee: NONE. This model is not private.']
   else:
-    word = 'proved' if certificate['status'] == 'proved' else _CLAIMED
+    word = _STANDING[certificate['status']]
     what = _protected(certificate)
     source = certificate['randomness']
     lines = [
@@ -192,10 +212,10 @@ def _promise(certificate: Mapping[str, Any]) -> list[Section]:
       Section('Against whom', against),
       Section('How strongly', ('Not at all: epsilon has no bound.',)),
     ]
-  claimed = certificate['status'] == 'claimed'
+  claimed = certificate['status'] != 'proved'
   what = _protected(certificate)
   if claimed:
-    what = f'Nothing is guaranteed. The paper claims to protect {what}'
+    what = f'Nothing is guaranteed. {_SAID[certificate["status"]]} {what}'
   return [
     Section('What is protected', (_sentence(what),)),
     Section('Against whom', against),
@@ -366,6 +386,8 @@ def _not_protected(certificate: Mapping[str, Any]) -> Section:
     items.append('Every rating of every user.')
   if status == 'claimed':
     items.append('Anything: what the paper claims is not a guarantee.')
+  if status == 'stated':
+    items.append('Anything, as far as this library knows.')
   if status != 'none' and certificate['relation'] == 'replace':
     items.append('Who rated what: it is taken to be public.')
   shown = _shown_by_lists(certificate)

@@ -61,6 +61,8 @@ from absl import flags
 from dpmf_jax import accounting, plans
 from dpmf_jax.commands import accounts, cli, settings
 from dpmf_jax.commands.accounts import Answer
+from dpmf_jax.plans import selection
+from dpmf_jax.plans.selection import Selected
 
 # What has several values in a table has a flag that takes a list.
 _FLAGS = settings.define(several=('steps', 'epsilon'))
@@ -164,16 +166,20 @@ def system_answer(
   return accounts.planned(_chosen(name, given), _DELTA.value)
 
 
-def _chosen(name: str, given: dict[str, Any]) -> settings.Chosen:
-  return settings.chosen(
-    name, _VARIANT, _DELTA, given, scale=cli.scale(_SCALE.value)
+def _chosen(name: str, given: dict[str, Any]) -> Selected:
+  return selection.selected(
+    name,
+    given,
+    variant=_VARIANT.value,
+    delta=_DELTA.value if _DELTA.present else None,
+    scale=cli.scale(_SCALE.value),
   )
 
 
 def _with_sigma(name: str, given: dict[str, Any]) -> dict[str, Any]:
   """--sigma as the noise multiplier that it stands for."""
   sigma = cast(float, _SIGMA.value)
-  if name != 'gaussian_mf' or _VARIANT.value != 'sound':
+  if name != 'gaussian_mf' or _VARIANT.value not in (None, 'sound'):
     raise ValueError('--sigma is for --system=gaussian_mf --variant=sound')
   if not sigma > 0:
     raise ValueError(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from dpmf_jax import accounting
-from dpmf_jax.commands import settings
+from dpmf_jax.plans.selection import Selected
 
 SAME_NOISE = 'same_noise_if_only_the_noised_gradient_leaked'
 
@@ -28,7 +28,7 @@ class Answer(NamedTuple):
   claim: accounting.ClaimedGaussianMF | None = None
 
 
-def planned(chosen: settings.Chosen, delta: float) -> Answer:
+def planned(chosen: Selected, delta: float) -> Answer:
   """What the plan of a system states."""
   plan = chosen.spec.plan(chosen.config)
   stated = plan.guarantee

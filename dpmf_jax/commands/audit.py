@@ -31,7 +31,8 @@ from typing import Any
 from absl import flags
 
 from dpmf_jax import plans
-from dpmf_jax.commands import cli, settings
+from dpmf_jax.commands import cli
+from dpmf_jax.plans import selection
 
 RUNS = {'quick': 20_000, 'full': 200_000}
 
@@ -89,7 +90,7 @@ def main(argv) -> int:
 
   # One device per core: each makes its share of the runs.
   jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
-  from dpmf_jax.runs import random_key
+  from dpmf_jax.keys import random_key
 
   chosen = _chosen()
   if _CANARIES.value:
@@ -177,7 +178,7 @@ def _canary_findings(key, chosen, number: int) -> Iterator[Any]:
     'delta': _DELTA.value,
   }
   for place, (name, variant) in enumerate(tqdm.tqdm(chosen, unit='system')):
-    fields = settings.fields(plans.SPECS[name])
+    fields = selection.fields(plans.SPECS[name])
     run_key, coin_key = jax.random.split(jax.random.fold_in(key, place))
     yield auditing.audit_canaries(
       run_key,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -101,7 +102,21 @@ def _line(error: BaseException) -> str:
   """Returns the message of an error on one line."""
   if isinstance(error, OSError) and error.strerror and error.filename:
     return f'{error.filename}: {error.strerror}'
-  return ' '.join(str(error).split()) or type(error).__name__
+  return in_flags(' '.join(str(error).split())) or type(error).__name__
+
+
+def in_flags(message: str) -> str:
+  """The library's words for arguments in those of scripts: flags."""
+
+  def flag(found: re.Match[str]) -> str:
+    name, equals, value = found.groups()
+    # A plain word is a flag only if it can be nothing else.
+    if name not in flags.FLAGS or not (equals or '_' in name):
+      return found.group()
+    return f'--{"no" * (value == "False")}{name}{"" if value else equals}'
+
+  words = r'(?<![\w.\-/\'"])([a-z]\w*)\b(=?)((?<==)(?:True|False))?'
+  return re.sub(words, flag, message)
 
 
 def fail(message: str, error: BaseException | None = None) -> NoReturn:

@@ -13,6 +13,7 @@ from absl import flags
 
 from dpmf_jax import plans
 from dpmf_jax.commands import settings
+from dpmf_jax.plans import selection
 
 _FILE = (
   '--flagfile=FILE reads flags from a file, one on each line. In a checkout '
@@ -79,7 +80,7 @@ def _of_system(
   Where that is none, such as with auto, the settings in other groups remain.
   """
   name, every = flags.FLAGS.system, settings.texts()
-  system = settings.run_as(name, flags.FLAGS.variant)
+  system = selection.run_as(name, flags.FLAGS.variant)
   known = system in plans.SPECS
   texts = settings.texts(system) if known else every
   only = getattr(command, 'ONLY', {}) if name else {}

@@ -9,45 +9,28 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
 
 from absl import flags
 
 from dpmf_jax import plans
 from dpmf_jax.plans.settings import Setting, settings_of
-from dpmf_jax.plans.spec import Spec
 
 # What is defined here belongs to the command that asks for it.
 flags.disclaim_key_flags()
-
-# The systems whose sound form has another name.
-SOUND: dict[str, str] = dict.fromkeys(('sdmf', 'sdbpr', 'sdfm'), 'local_mf')
-# What says how much noise there is; one of them is needed.
-_AMOUNTS = {
-  'epsilon',
-  'epsilon_instant',
-  'noise_multiplier',
-  'epsilon_per_step',
-}
 
 SYSTEM_HELP = '\n'.join(
   f'  {name}: {spec.help}' for name, spec in plans.SPECS.items()
 )
 
 
-def fields(spec: Spec) -> set[str]:
-  """The names of a system's settings."""
-  return {each.name for each in settings_of(spec.config)}
-
-
 def define_variant() -> flags.FlagHolder:
   """The flag --variant."""
   return flags.DEFINE_enum(
     'variant',
-    'sound',
+    None,
     ['sound', 'paper', 'none'],
-    'sound: with a guarantee that is proved. paper: as published, with the '
-    "paper's claim, which may not be true. none: without any.",
+    'sound, the default: with a guarantee that is proved. paper: as published, '
+    "with the paper's claim, which may not be true. none: without any.",
   )
 
 
@@ -75,11 +58,6 @@ def define(several: Collection[str] = ()) -> dict[str, flags.FlagHolder]:
     name: _defined(name, by_system, name in several)
     for name, by_system in _declared().items()
   }
-
-
-def run_as(system: str, variant: str) -> str:
-  """The name of the system that a variant of this one is."""
-  return SOUND.get(system, system) if variant == 'sound' else system
 
 
 def texts(system: str | None = None) -> dict[str, str]:
@@ -141,69 +119,3 @@ def _help(by_system: Mapping[str, Setting]) -> str:
     defaults.setdefault(value, []).append(system)
   shown = '; '.join(f'{v}{", ".join(who)}' for v, who in defaults.items())
   return f'{said} ({shown})'
-
-
-class Chosen(NamedTuple):
-  """What to run."""
-
-  name: str
-  variant: str
-  spec: Spec
-  config: Any
-
-
-def chosen(
-  name: str,
-  variant: flags.FlagHolder,
-  delta: flags.FlagHolder,
-  given: Mapping[str, Any],
-  **more: Any,
-) -> Chosen:
-  """What the flags say.
-
-  Args:
-    name: of the system.
-    variant, delta: these flags.
-    given: settings by name; None is not given.
-    **more: settings that go before those of the flags, such as what `auto`
-      chose, or have none, such as the scale.
-  """
-  name = run_as(name, variant.value)
-  spec = plans.SPECS[name]
-  kind = _variant(name, spec, variant)
-  known = fields(spec)
-  settings = {**spec.variants[kind], **more}
-  if delta.present or 'delta' in known:
-    given = {**given, 'delta': delta.value}
-  for setting, value in given.items():
-    if value is None:
-      continue
-    if setting not in known:
-      raise ValueError(f'--{setting} is not a setting of --system={name}')
-    settings[setting] = tuple(value) if isinstance(value, list) else value
-  needed = 'epsilon' in known and kind != 'none'
-  if needed and not settings.keys() & _AMOUNTS:
-    raise ValueError(
-      '--epsilon is missing: say how much privacy loss is allowed, for '
-      'example --epsilon=1 (smaller is more private)'
-      + ('; or --threshold=best' if spec.personalized else '')
-    )
-  return Chosen(name, kind, spec, spec.config(**settings))
-
-
-def _variant(name: str, spec: Spec, flag: flags.FlagHolder) -> str:
-  """The variant asked for; what only has 'none' is that."""
-  asked, known = flag.value, spec.variants
-  if asked in known:
-    return asked
-  if 'none' in known and len(known) == 1:
-    return 'none'
-  if flag.present or 'paper' not in known:
-    raise ValueError(
-      f'--variant={asked} is not one of --system={name}, which has '
-      f'{", ".join(sorted(known))}'
-    )
-  raise ValueError(
-    f'--system={name} has no sound variant: say --variant='
-    f'{" or --variant=".join(sorted(known))}'
-  )

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 from absl import flags
 
-from dpmf_jax import accounting
 from dpmf_jax.ratings import specification
 from dpmf_jax.ratings.specification import AskedEpsilons
 from dpmf_jax.ratings.table import Ratings
@@ -152,27 +149,9 @@ def _table() -> specification.Column:
   return specification.read_users(_FILE.value or '')
 
 
-def threshold(method: Literal['weights', 'sampling']) -> float | None:
-  """What --threshold comes to, without a look at ratings; None without it."""
-  if _THRESHOLD.value is None:
-    return None
-  rule = _rule()
-  if isinstance(rule, float):
-    return rule
-  public = asked()
-  assert public is not None  # see `check`
-  return accounting.personal_threshold(
-    public.epsilon, rule, public.share, method=method
-  )
-
-
-def summary(epsilons: np.ndarray) -> dict[str, Any]:
-  """Of the epsilons that training ratings have: for the curator only."""
-  values, counts = np.unique(epsilons, return_counts=True)
-  share = counts / counts.sum()
-  return specification.summary(
-    specification.AskedEpsilons(values, share, 'the training ratings')
-  )
+def threshold() -> Any:
+  """A number, the name of a rule, or None without --threshold."""
+  return None if _THRESHOLD.value is None else _rule()
 
 
 def attach(ratings: Ratings, *, path: str | None, format: str) -> Ratings:
@@ -208,16 +187,7 @@ def public() -> dict[str, str]:
     shown = _fractions() | {'seed': _SEED.value}
     words = (f'{name} {value:g}' for name, value in shown.items())
     found['specification'] = f'fractions: {", ".join(words)}'
-  if _THRESHOLD.value is not None:
-    found['threshold'] = _THRESHOLD.value
   return found
-
-
-def digest(ratings: Ratings) -> dict[str, str]:
-  """A hash of the epsilons, for a run that goes on; empty if there are none."""
-  if ratings.epsilon is None:
-    return {}
-  return {'epsilons': hashlib.sha256(ratings.epsilon.tobytes()).hexdigest()}
 
 
 def _fractions() -> dict[str, Any]:

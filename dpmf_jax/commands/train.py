@@ -41,11 +41,9 @@ docs/systems.md.
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import os
 import sys
-import time
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -58,7 +56,7 @@ flags.adopt_module_key_flags(specifications)
 
 _SYSTEM = flags.DEFINE_enum(
   'system',
-  'gaussian_mf',
+  'auto',
   [*plans.SPECS, 'auto'],
   'What to train. auto: what is best for this --unit and --epsilon and so many '
   'users and items, and how, by a rule that looks at no rating '
@@ -66,7 +64,9 @@ _SYSTEM = flags.DEFINE_enum(
   + settings.SYSTEM_HELP,
 )
 _VARIANT = settings.define_variant()
-_DELTA = flags.DEFINE_float('delta', 1e-6, 'Delta of the guarantee.')
+_DELTA = flags.DEFINE_float(
+  'delta', None, 'Delta of the guarantee; 1e-6 by default.'
+)
 _ATTRIBUTES = flags.DEFINE_bool(
   'attributes',
   False,
@@ -201,75 +201,75 @@ ONLY = {
 }
 
 
-def _chosen(ratings) -> settings.Chosen:
-  """What the flags say, for these ratings' numbers of users and items."""
-  from dpmf_jax.plans import auto
+def main(argv) -> int:
+  del argv
+  import jax
 
-  name = _SYSTEM.value
-  given = {key: flag.value for key, flag in _SETTINGS.items()}
-  more: dict[str, Any] = {}
-  if name == 'auto':
-    if given['epsilon'] is None:
-      raise ValueError('--system=auto needs --epsilon, such as --epsilon=1')
-    name, more = auto.choice(
-      given.pop('unit') or 'rating',
-      num_users=ratings.num_users,
-      num_items=ratings.num_items,
-      epsilon=given['epsilon'],
-      delta=_DELTA.value,
-    )
-  spec = plans.SPECS[name]
-  if spec.personalized:
-    method: Any = given['method'] or getattr(spec.config, 'method', 'weights')
-    given['epsilon'] = specifications.threshold(method) or given['epsilon']
+  # One device per core: a chunk of ratings is summed on each.
+  jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
+
+  from dpmf_jax.accounting import ledger
+  from dpmf_jax.runs import folders
+  from dpmf_jax.runs.train import train
+
+  try:
+    run = train(**_arguments())
+  except ledger.BudgetExceeded as error:
+    print(f'refused: {error}', file=sys.stderr)
+    return 1
+  print(f'\n{run}')
+  if _LEDGER.value is not None:
+    print(f'\n{ledger.summary(_LEDGER.value)}')
+  print(f'\nwritten to {run.folder}/: {", ".join(folders.OUTPUTS)}, private/')
+  return 0
+
+
+def _arguments() -> dict[str, Any]:
+  """The flags as arguments of `dpmf_jax.train`."""
+  from dpmf_jax.ratings.table import with_public_ids
+
+  asked_for = _SYSTEM.value
+  personalized = asked_for != 'auto' and plans.SPECS[asked_for].personalized
+  specifications.check(
+    system=asked_for,
+    personalized=personalized,
+    path=_RATINGS.value,
+    epsilon=_SETTINGS['epsilon'].value,
+  )
+  ratings = with_public_ids(
+    specifications.attach(_load(), path=_RATINGS.value, format=_FORMAT.value),
+    users=_ids(_USER_IDS, 'user'),
+    items=_ids(_ITEM_IDS, 'item'),
+    num_users=_NUM_USERS.value,
+  )
+  given = {name: flag.value for name, flag in _SETTINGS.items()}
   if _ATTRIBUTES.value:
-    more['attributes'] = _attributes(spec, ratings)
-  chosen = settings.chosen(
-    name, _VARIANT, _DELTA, given, scale=ratings.scale, **more
-  )
-  if not chosen.spec.resolved:
-    return chosen
-  config = chosen.spec.resolved(
-    chosen.config, ratings.num_users, ratings.num_items
-  )
-  return chosen._replace(config=config)
-
-
-def _attributes(spec, ratings) -> Any:
-  from dpmf_jax.ratings import attributes, catalog
-
-  if 'attributes' not in settings.fields(spec):
-    raise ValueError('--attributes is for --system=sdfm alone')
-  if _DATASET.value is None:
-    raise ValueError('--attributes needs --dataset=ml-100k or ml-1m')
-  folder = catalog.fetch(_DATASET.value, data_dir=_DATA_DIR.value, quiet=True)
-  return attributes.movielens(ratings, folder)
-
-
-def _features(spec, ratings) -> tuple[Any, ...]:
-  """The user features that the flags name, for `entry.build`; () if none."""
-  path = _USER_FEATURES.value
-  if path is None:
-    return ()
-  if not spec.takes_features:
-    raise ValueError(f'--system={_SYSTEM.value} takes no --user_features')
-  from dpmf_jax.ratings.attributes import read_user_features
-
-  return (read_user_features(ratings, path),)
-
-
-def _cutoffs() -> list[int]:
-  """The values of --ranking_k; none without it."""
-  words = _RANKING_K.value or []
-  if not all(word.isdecimal() and int(word) >= 1 for word in words):
-    raise ValueError(
-      f'--ranking_k={",".join(words)} must be numbers of at least 1'
-    )
-  if words and _TEST_FRACTION.value == 0:
-    raise ValueError('--ranking_k needs held-out ratings: --test_fraction > 0')
-  if not words and _RANKING_THRESHOLD.value is not None:
-    raise ValueError('--ranking_threshold needs --ranking_k')
-  return [int(word) for word in words]
+    if asked_for != 'sdfm':
+      raise ValueError('--attributes is for --system=sdfm alone')
+    given['attributes'] = _attributes(ratings)
+  features, hashed = _features(ratings)
+  return given | {
+    'ratings': ratings,
+    'delta': _DELTA.value,
+    'system': asked_for,
+    'variant': _VARIANT.value,
+    'user_features': features,
+    'threshold': specifications.threshold(),
+    'asked': specifications.asked(),
+    'test_fraction': _TEST_FRACTION.value,
+    'split_seed': _SPLIT_SEED.value,
+    'ranking_k': _cutoffs(),
+    'ranking_threshold': _RANKING_THRESHOLD.value,
+    'key': _SEED.value,
+    'output': _OUTPUT.value,
+    'overwrite': _OVERWRITE.value,
+    'ledger': _LEDGER.value,
+    'budget_epsilon': _budget(),
+    'devices': _DEVICES.value,
+    'report_every': _REPORT_EVERY.value,
+    'checkpoint_seconds': _CHECKPOINT_SECONDS.value,
+    'public': specifications.public() | hashed,
+  }
 
 
 def _load():
@@ -290,27 +290,41 @@ def _load():
   )
 
 
-def _with_public_ids(ratings):
-  """`ratings` in the lists that the flags name."""
+def _ids(flag: flags.FlagHolder, role: str) -> Any:
   from dpmf_jax.ratings import formats
-  from dpmf_jax.ratings.table import with_public_ids
 
-  listed = lambda path, role: path and formats.read_ids(path, role)
-  return with_public_ids(
-    ratings,
-    users=listed(_USER_IDS.value, 'user'),
-    items=listed(_ITEM_IDS.value, 'item'),
-    num_users=_NUM_USERS.value,
-  )
+  return flag.value and formats.read_ids(flag.value, role)
 
 
-def _public_features() -> dict[str, str]:
-  """What a certificate says of --user_features: a hash of the file."""
-  if _USER_FEATURES.value is None:
-    return {}
-  with open(_USER_FEATURES.value, 'rb') as file:
-    digest = hashlib.file_digest(file, 'sha256').hexdigest()
-  return {'user_features': f'sha256 {digest}'}
+def _attributes(ratings) -> Any:
+  from dpmf_jax.ratings import attributes, catalog
+
+  if _DATASET.value is None:
+    raise ValueError('--attributes needs --dataset=ml-100k or ml-1m')
+  folder = catalog.fetch(_DATASET.value, data_dir=_DATA_DIR.value, quiet=True)
+  return attributes.movielens(ratings, folder)
+
+
+def _features(ratings) -> tuple[Any, dict[str, str]]:
+  """The user features of the flags, and what a certificate says of them."""
+  from dpmf_jax import files
+  from dpmf_jax.ratings.attributes import read_user_features
+
+  path = _USER_FEATURES.value
+  if path is None:
+    return None, {}
+  hashed = {'user_features': f'sha256 {files.sha256(Path(path))}'}
+  return read_user_features(ratings, path), hashed
+
+
+def _cutoffs() -> list[int]:
+  """The values of --ranking_k; none without it."""
+  words = _RANKING_K.value or []
+  if not all(word.isdecimal() for word in words):
+    raise ValueError(
+      f'--ranking_k={",".join(words)} must be numbers of at least 1'
+    )
+  return [int(word) for word in words]
 
 
 def _budget() -> Any:
@@ -324,246 +338,6 @@ def _budget() -> Any:
     raise ValueError(
       f"--budget_epsilon={value} must be a number or 'unlimited'"
     ) from None
-
-
-def _spend(name: str, system, config, variant: str, ratings):
-  """What puts this run into the ledger; None without one."""
-  from dpmf_jax import runs
-  from dpmf_jax.accounting import ledger
-
-  if _LEDGER.value is None:
-    if _BUDGET_EPSILON.value is not None:
-      raise ValueError(
-        '--budget_epsilon needs --ledger=FILE, where what is spent is put down'
-      )
-    return None
-  if _SEED.value is not None:
-    raise ValueError(
-      '--seed is for experiments: noise that whoever knows the seed can remove '
-      'is no protection that a --ledger could count; leave one of them out'
-    )
-  return functools.partial(
-    ledger.spend,
-    _LEDGER.value,
-    ledger.proved_event(system.guarantee),
-    budget_epsilon=_budget(),
-    delta=config.delta,
-    unit=system.guarantee.unit,
-    relation=system.guarantee.relation,
-    dataset=ratings.name,
-    digest=runs.digest(ratings),
-    system=name,
-    variant=variant,
-    what=os.path.abspath(_OUTPUT.value),
-  )
-
-
-def main(argv) -> int:
-  del argv
-  from dpmf_jax.accounting.ledger import BudgetExceeded
-
-  try:
-    _train()
-  except BudgetExceeded as error:
-    print(f'refused: {error}', file=sys.stderr)
-    return 1
-  return 0
-
-
-def _train() -> None:
-  began = time.monotonic()
-  import jax
-
-  # One device per core: a chunk of ratings is summed on each.
-  jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
-
-  from dpmf_jax import certificates, files, runs
-  from dpmf_jax.accounting import ledger
-  from dpmf_jax.certificates import wording
-  from dpmf_jax.evaluation import metrics, plots, ranking
-  from dpmf_jax.ratings.splits import random_split
-  from dpmf_jax.rows import device_mesh, training_data
-  from dpmf_jax.systems import build
-  from dpmf_jax.training import fit
-
-  fraction = _TEST_FRACTION.value
-  if not 0 <= fraction < 1:
-    raise ValueError(f'--test_fraction={fraction} must be in [0, 1)')
-  cutoffs = _cutoffs()
-  asked = _SYSTEM.value
-  specifications.check(
-    system=asked,
-    personalized=asked != 'auto' and plans.SPECS[asked].personalized,
-    path=_RATINGS.value,
-    epsilon=_SETTINGS['epsilon'].value,
-  )
-  ratings = specifications.attach(
-    _load(), path=_RATINGS.value, format=_FORMAT.value
-  )
-  ratings = _with_public_ids(ratings)
-  name, variant, spec, config = _chosen(ratings)
-  features = _features(spec, ratings)
-  system = build(name, config, *features)
-  if ratings.most_users and system.guarantee.unit != 'user':
-    raise ValueError(
-      f'--num_users is for what protects whole users, and --system={name} '
-      'protects single ratings here: use --user_ids=FILE'
-    )
-  spend = _spend(name, system, config, variant, ratings)
-  if spend and _OVERWRITE.value:
-    spend(dry_run=True)  # before the run that was there is gone
-  folder = runs.prepare(_OUTPUT.value, overwrite=_OVERWRITE.value)
-
-  seed = _SEED.value
-  split_seed = _SPLIT_SEED.value
-  train, test = ratings, None
-  if fraction > 0:
-    train, test = random_split(ratings, fraction, seed=split_seed)
-  mesh = device_mesh(_DEVICES.value)
-  data = training_data(train, mesh=mesh)
-  test_rows = None if test is None else training_data(test, mesh=mesh).by_user
-
-  lists = certificates.id_lists(ratings, system.guarantee)
-  public = {
-    'dataset': ratings.name,
-    'num_items': ratings.num_items,
-    'test_fraction': fraction,
-    'split_seed': split_seed,
-    'devices': 1 if mesh is None else mesh.size,
-    **specifications.public(),
-    **_public_features(),
-  }
-  if lists['users'] != wording.SECRET_COUNTED:
-    public['num_users'] = ratings.num_users
-  identity = {
-    **public,
-    'system': name,
-    'config': repr(config),
-    'seed': seed,
-    'ratings': runs.digest(train),
-    **specifications.digest(train),
-  }
-  delta = getattr(config, 'delta', None)
-  key, start = runs.restore(
-    folder, system, data, runs.random_key(seed), identity
-  )
-  if start:
-    print(f'going on from step {start[0]} of {system.steps}')
-  run = runs.run_id(folder)
-  callbacks = [
-    runs.checkpointer(
-      folder, key, identity, run=run, seconds=_CHECKPOINT_SECONDS.value
-    )
-  ]
-  if spend:
-    charge = functools.partial(spend, entry_id=run)
-    callbacks.append(runs.charger(folder, charge, fresh=start is None))
-  # The other half drew masks for releases once: steps keep their noise.
-  fit_key, _ = jax.random.split(key)
-  recorder = runs.Recorder(system, data, test_rows, ratings.scale)
-  ranks = [matrix.shape[1] for matrix in features]
-  bar, show = runs.progress(
-    spec.plan(config, *ranks), recorder.curve, delta=delta
-  )
-  with bar:
-    fit(
-      system,
-      fit_key,
-      data,
-      report_every=_REPORT_EVERY.value or max(1, -(-system.steps // 25)),
-      callbacks=(*callbacks, recorder, show),
-      start=start,
-    )
-
-  model, curve = recorder.model, recorder.curve
-  runs.write_model(folder, model, system.guarantee, train)
-  lines = {} if test is None else metrics.baselines(train, test)
-  errors = metrics.error_grid(ratings.scale)
-  shares = {
-    part: metrics.error_cdf(rows, model, errors, ratings.scale).tolist()
-    for part, rows in (('train', data.by_user), ('test', test_rows))
-    if rows is not None
-  }
-  own = system.personal
-  document = certificates.certificate(
-    system.guarantee,
-    system=name,
-    config=config,
-    delta=delta,
-    seed=seed,
-    generator=runs.generator(key),
-    run=run,
-    parameters=public,
-    lists=lists,
-    personal=own and own.statement(specifications.asked()),
-  )
-  report = {
-    'note': 'computed from the ratings without noise: not covered by the '
-    'certificate, for the curator only',
-    'system': name,
-    'variant': variant,
-    'status': document['status'],
-    'train_rmse': curve[-1]['train_rmse'],
-    'test_rmse': curve[-1].get('test_rmse'),
-    'baselines': lines,
-    'error_cdf': {'errors': errors.tolist(), **shares},
-    'epsilon': document['epsilon'],
-    'delta': document['delta'],
-    'steps': system.steps,
-    'seed': seed,
-    'num_train': len(train),
-    'num_test': 0 if test is None else len(test),
-    'seconds': round(time.monotonic() - began, 3),
-    'curve': curve,
-  }
-  if own and train.epsilon is not None:
-    accounted = own.accounted(train.epsilon)
-    report['accounted_epsilons'] = specifications.summary(accounted)
-  if test is not None and cutoffs:
-    report['ranking'] = ranking.ranking_metrics(
-      jax.device_get(model),
-      train,
-      test,
-      cutoffs,
-      threshold=_RANKING_THRESHOLD.value,
-    )
-  if spec.traffic:
-    # Bytes of the mean client in a round.
-    report['communication'] = spec.traffic(
-      config,
-      num_users=ratings.num_users,
-      num_items=ratings.num_items,
-      num_ratings=len(train),
-    )
-  files.write_json(folder / 'metrics.json', report, mode=0o600)
-  title = f'{name} ({variant}) on {ratings.name}'
-  if document['epsilon'] is not None:
-    title += f', {document["status"]} epsilon {document["epsilon"]:.3g}'
-  plots.learning_curve(folder / 'learning_curve.png', curve, lines, title=title)
-  labels = {'train': 'training', 'test': 'held out'}
-  plots.error_cdf(
-    folder / 'error_cdf.png',
-    errors.tolist(),
-    {labels[part]: values for part, values in shares.items()},
-    title=title,
-  )
-  runs.finish(folder, document)
-
-  print(f'\n{title}')
-  rows = {'this model, held out': report['test_rmse']} | {
-    f'{key.replace("_", " ")} (not private)': value
-    for key, value in lines.items()
-  }
-  for label, value in rows.items():
-    if value is not None:
-      print(f'  RMSE {value:.4f}  {label}')
-  print(f'  RMSE {report["train_rmse"]:.4f}  this model, training ratings\n')
-  if 'ranking' in report:
-    print(f'{ranking.text(report["ranking"])}\n')
-  print(wording.summary(document))
-  if _LEDGER.value is not None:
-    print(f'\n{ledger.summary(_LEDGER.value)}')
-  print(f'\nwritten to {folder}/: {", ".join(runs.OUTPUTS)}, private/')
 
 
 if __name__ == '__main__':

@@ -21,7 +21,7 @@ def axes_of(width: float = 7, height: float = 4.2) -> Any:
 
 
 def write(
-  path: str | Path,
+  path: str | Path | io.BytesIO,
   axes: Any,
   *,
   x_label: str,
@@ -39,13 +39,14 @@ def write(
   axes.set_title(title, fontsize=9)
   axes.grid(alpha=0.25)
   axes.legend(fontsize=8, **legend)
-  picture = io.BytesIO()
+  picture = path if isinstance(path, io.BytesIO) else io.BytesIO()
   axes.figure.savefig(picture, format='png', dpi=120)
-  write_bytes(path, picture.getvalue(), mode=mode)
+  if not isinstance(path, io.BytesIO):
+    write_bytes(path, picture.getvalue(), mode=mode)
 
 
 def learning_curve(
-  path: str | Path,
+  path: str | Path | io.BytesIO,
   curve: Sequence[Mapping[str, Any]],
   baselines: Mapping[str, float],
   *,

@@ -49,11 +49,11 @@ from dpmf_jax.federated.protocols import (
   Triples,
   to_all,
 )
+from dpmf_jax.keys import key_words, random_key, words_key
 from dpmf_jax.mechanisms import secure_sum
 from dpmf_jax.mechanisms.clipping import clip_rows
 from dpmf_jax.mechanisms.secure_sum import Aggregate, Report
 from dpmf_jax.rows import Rows, put_rows, rows
-from dpmf_jax.runs import key_words, random_key, words_key
 from dpmf_jax.systems import pmf
 from dpmf_jax.systems.untrusted import rounds as untrusted_rounds
 

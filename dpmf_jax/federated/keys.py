@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax
 
-from dpmf_jax.runs import random_key
+from dpmf_jax.keys import random_key
 
 
 class RunKeys(NamedTuple):

@@ -33,9 +33,9 @@ from dpmf_jax.federated.protocols import (
   Triples,
   to_all,
 )
+from dpmf_jax.keys import key_words, words_key
 from dpmf_jax.mechanisms import response
 from dpmf_jax.rows import Rows, put_rows, rows
-from dpmf_jax.runs import key_words, words_key
 from dpmf_jax.systems import sdmf
 from dpmf_jax.systems.sdcf import messages as sdcf_messages
 from dpmf_jax.systems.sdcf import rounds as sdcf

@@ -14,8 +14,8 @@ _NOT_COVERED = (
 )
 _RANDOMNESS = {
   'source': 'operating system entropy',
-  'generator': "the operating systems' own for shares of noise, ChaCha20 for "
-  'masks',
+  'generator': f'{certificates.OPERATING_SYSTEMS} for shares of noise, '
+  'ChaCha20 for masks',
   'valid_for_release': True,
   'note': 'a --seed does not reach shares and masks',
 }
@@ -27,15 +27,16 @@ def certificate_of(plan: Plan) -> dict[str, Any]:
   Privacy: made of the plan alone, which is public.
   """
   config = plan.config
+  of_plan = config, 1, plan.largest_node
   document = certificates.certificate(
-    untrusted_pmf_plan.guarantee(config, plan.largest_node),
+    untrusted_pmf_plan.plan(*of_plan).guarantee,
     system=plan.system,
     config=config,
     delta=config.delta,
-    seed=None,
-    generator=certificates.GENERATOR,  # replaced below
+    randomness=_RANDOMNESS,
+    features=of_plan[1:],
     parameters={'node_sizes': [node.size for node in plan.nodes]},
   )
-  document |= {'not_covered': list(_NOT_COVERED), 'randomness': _RANDOMNESS}
+  document |= {'not_covered': list(_NOT_COVERED)}
   certificates.validate(document)
   return document

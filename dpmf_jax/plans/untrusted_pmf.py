@@ -311,15 +311,20 @@ def guarantee(
 
 
 @functools.lru_cache
-def plan(config: UntrustedPMFConfig, rank: int = 1) -> Plan:
+def plan(
+  config: UntrustedPMFConfig, rank: int = 1, largest_node: int | None = None
+) -> Plan:
   """What is stated of the simulator, with features of that rank.
 
-  `guarantee` is what is stated of a deployment, whose noise is in shares.
+  With `largest_node` it is that of a deployment, whose noise is in shares.
   """
-  stated = guarantee(config)
+  stated = guarantee(config, largest_node)
   if config.variant == 'paper':
     scale = share_scale(config)
     return Plan(stated, config.rounds, {'gradients': scale})
+  noise = {'sums': 2.0**config.noise_bits}, {'sums': moved_units(config)}
+  if largest_node is not None:
+    return Plan(stated, 1, *noise)
   # The simulator's noise is within 1e-17 of its law on each coordinate.
   chance = rank * (rank + 3) // 2 * 1e-17
   declare.check_max_epsilon(config, math.log(tails.UNCOVERED / chance) - 1e-3)
@@ -327,12 +332,7 @@ def plan(config: UntrustedPMFConfig, rank: int = 1) -> Plan:
   declare.check_min_delta(config, ends)
   event = cast(accounting.Pure, stated.event)
   event = dataclasses.replace(event, uncovered=ends)
-  return Plan(
-    dataclasses.replace(stated, event=event),
-    1,
-    {'sums': 2.0**config.noise_bits},
-    {'sums': moved_units(config)},
-  )
+  return Plan(dataclasses.replace(stated, event=event), 1, *noise)
 
 
 _SEED = (1, (32,))

@@ -75,32 +75,47 @@ def seen_leaves(ratings: Ratings) -> dict[str, np.ndarray]:
 
 
 def model_from_release(
-  release: Release, train: Ratings, *, fit: Fit | None = None
+  release: Release,
+  train: Ratings,
+  *,
+  fit: Fit | None = None,
+  whole: Release | None = None,
+  bias_columns: tuple[int, ...] = (),
 ) -> Model:
   """A model to serve from, straight after training.
 
-  New users are folded in as `fit` says; by default as the release says, or as
-  the released users are spread. So `release` must be what is released.
+  Args:
+    release: what is released, and no more.
+    train: the ratings that it was trained on.
+    fit: how new users are folded in; by default as the release says, or as
+      the released users are spread.
+    whole: both sides, for the curator alone; the release by default.
+    bias_columns: of factors, known to be biases.
   """
-  user, item = release.factors
+  whole = whole or release
+  user, item = whole.factors
   if item is None:
     raise ValueError('the release has no item factors to recommend from')
-  if user is not None:
-    user = np.asarray(user)
-    fit = fit or release.fit or fit_of_released_users(user)
-    user = user[: len(train.user_ids)]  # without those who might be there
+  fit = fit or release.fit
+  if fit is None and release.factors.user is not None:
+    fit = fit_of_released_users(np.asarray(release.factors.user))
+  if user is not None:  # without those who might be there
+    user = np.asarray(user)[: len(train.user_ids)]
   shape = (len(train.user_ids), train.num_items)
+  missing = lambda mine, theirs: mine is not None and theirs is None
   return Model(
     user_factors=user,
     item_factors=np.asarray(item),
-    offset=float(release.offset),
+    offset=float(whole.offset),
     scale=train.scale,
     user_ids=train.user_ids,
     item_ids=train.item_ids,
     titles=dict(train.titles),
     seen=seen_matrix(train.user, train.item, shape),
-    covered=True,
-    fit=fit or release.fit,
+    covered=not any(map(missing, whole.factors, release.factors)),
+    items_released=release.factors.item is not None,
+    fit=fit,
+    bias_columns=bias_columns,
   )
 
 
@@ -179,11 +194,11 @@ def load_model(folder: str | Path) -> Model:
     covered=leaves.keys() == released.keys(),
     items_released='factors/item' in released,
     fit=fit,
-    bias_columns=_bias_columns(certificate),
+    bias_columns=bias_columns(certificate),
   )
 
 
-def _bias_columns(certificate) -> tuple[int, ...]:
+def bias_columns(certificate) -> tuple[int, ...]:
   """Those that `gaussian_mf.initial_factors` makes, where it was used."""
   init = certificate.get('parameters', {}).get('init')
   biased = certificate.get('system') == 'gaussian_mf' and init == 'bias'

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import certified
 import numpy as np
 import pytest
 
@@ -63,8 +64,7 @@ def test_no_system_states_an_epsilon_at_less_than_its_ends_cost(
     for state in (accounting.epsilon, accounting.bounds):
       with pytest.raises(ValueError, match=r'delta must be at least .* got'):
         state(guarantee, delta)
-  words = {'system': name, 'config': config, 'seed': None}
-  words |= {'generator': certificates.GENERATOR}
+  words = {'system': name, 'config': config, 'randomness': certified.SECRET}
   with pytest.raises(ValueError, match='delta must be at least'):
     certificates.certificate(guarantee, delta=ends * 0.99, **words)
   stated = certificates.certificate(guarantee, delta=DELTA, **words)
@@ -101,8 +101,7 @@ def test_pure_noise_is_stated_at_what_its_ends_cost_if_delta_is_0():
       system=name,
       config=config,
       delta=0.0,
-      seed=None,
-      generator=certificates.GENERATOR,
+      randomness=certified.SECRET,
     )
     assert document['delta'] == accounting.uncovered(system.guarantee) > 0
     assert document['epsilon'] == pytest.approx(EPSILON, rel=1e-3)

@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 import json
 import math
 import subprocess
@@ -8,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import stated
-from certified import THREEFRY, make
+from certified import SECRET, THREEFRY, make
 
 import dpmf_jax
 from dpmf_jax import accounting, certificates
-from dpmf_jax.certificates import wording
-from dpmf_jax.plans import SPECS
+from dpmf_jax.certificates import rendering, wording
+from dpmf_jax.plans import SPECS, config_of
 
 FIELDS = {
   'status', 'epsilon', 'delta', 'unit', 'relation', 'adversary', 'released',
@@ -74,16 +75,48 @@ def test_date_and_run_are_stated():
 
 
 def test_a_proof_is_about_one_generator():
-  system, document = make()
-  config = SPECS['nonprivate'].config(scale=(1.0, 5.0))
-  given = {'system': 'x', 'config': config, 'delta': 1e-6, 'seed': None}
-  assert document['randomness']['generator'] == THREEFRY
+  assert make()[1]['randomness']['generator'] == THREEFRY
+  other = certificates.randomness(certificates.ENTROPY, 'rbg')
   with pytest.raises(ValueError, match='proved is about threefry2x32'):
-    certificates.certificate(system.guarantee, generator='rbg', **given)
+    make(randomness=other)
   for name, variant in (('gaussian_mf', 'paper'), ('nonprivate', 'none')):
-    guarantee = make(name, variant)[0].guarantee
-    document = certificates.certificate(guarantee, generator='rbg', **given)
+    document = make(name, variant, randomness=other)[1]
     assert document['randomness']['generator'] == 'rbg'
+
+
+def test_what_somebody_else_states_is_not_proved():
+  """By another name, with other settings or with another guarantee."""
+  system, document = make()
+  config = config_of(
+    'gaussian_mf', 'sound', scale=(1.0, 5.0), delta=1e-6, epsilon=3.0, steps=10
+  )
+  more = dataclasses.replace(system.guarantee, adversary='nobody in particular')
+  given = {'delta': 1e-6, 'randomness': SECRET}
+  for guarantee, name, settings in (
+    (system.guarantee, 'mine', None),
+    (system.guarantee, 'gaussian_mf', config),
+    (more, 'gaussian_mf', config),
+  ):
+    found = certificates.certificate(
+      guarantee, system=name, config=settings, **given
+    )
+    assert found['status'] == 'stated'
+    assert found['epsilon'] == document['epsilon']
+    said = wording.summary(found) + rendering.text(found)
+    assert 'STATED BY ITS AUTHOR' in said
+    assert 'roved' not in said.replace('has not proved', '').replace(
+      'as far as is proved', ''
+    )
+
+
+def test_a_key_from_a_caller_is_not_said_to_be_entropy():
+  document = make(
+    randomness=certificates.randomness(certificates.CALLER, THREEFRY)
+  )[1]
+  assert document['randomness']['source'] == 'given by the caller'
+  assert not document['randomness']['valid_for_release']
+  words = ' '.join(rendering.text(document).split())
+  assert 'how it was drawn is not known' in words
 
 
 def test_text_says_what_the_status_is():
@@ -98,8 +131,8 @@ def test_delta_is_needed():
   system, _ = make()
   with pytest.raises(ValueError, match='delta is needed'):
     certificates.certificate(
-      system.guarantee, system='x', config=None, delta=None, seed=None,
-      generator=THREEFRY,
+      system.guarantee, system='x', config=None, delta=None,
+      randomness=SECRET,
     )  # fmt: skip
 
 
@@ -107,8 +140,7 @@ def plain(event, delta):
   config = SPECS['nonprivate'].config(scale=(1.0, 5.0))
   return certificates.certificate(
     stated.guarantee(event, unit='user'), system='plain', config=config,
-    delta=delta, seed=None,
-    generator=THREEFRY,
+    delta=delta, randomness=SECRET,
   )  # fmt: skip
 
 

@@ -2,11 +2,12 @@
 
 import json
 
+import certified
 import jax
 import numpy as np
 import pytest
 
-from dpmf_jax import certificates, files, runs
+from dpmf_jax import certificates, files
 from dpmf_jax.certificates import wording
 from dpmf_jax.plans import SPECS
 from dpmf_jax.ratings import formats
@@ -14,6 +15,7 @@ from dpmf_jax.ratings.specification import with_epsilon
 from dpmf_jax.ratings.table import DataError, from_arrays, with_public_ids
 from dpmf_jax.ratings.writing import write
 from dpmf_jax.rows import training_data
+from dpmf_jax.runs import folders
 from dpmf_jax.serving import models
 from dpmf_jax.systems import build
 from dpmf_jax.training import fit
@@ -76,20 +78,19 @@ def published(case, ratings, folder):
   config, system = built(case)
   data = training_data(ratings)
   state = fit(system, jax.random.key(0), data)
-  runs.prepare(folder)
+  folders.prepare(folder)
   model = system.model(state, data)
-  runs.write_model(folder, model, system.guarantee, ratings)
+  folders.write_model(folder, model, system.guarantee, ratings)
   lists = certificates.id_lists(ratings, system.guarantee)
   document = certificates.certificate(
     system.guarantee,
     system=CASES[case][0],
     config=config,
     delta=1e-5,
-    seed=0,
-    generator='threefry2x32',
+    randomness=certified.SEEDED,
     lists=lists,
   )
-  runs.finish(folder, document)
+  folders.finish(folder, document)
   leaves, metadata = files.load_leaves(folder / 'model.safetensors')
   shapes = {name: (leaf.shape, leaf.dtype) for name, leaf in leaves.items()}
   document = files.read_json(folder / 'certificate.json')

@@ -118,7 +118,7 @@ def test_what_is_not_given_is_as_in_training():
 
 ERRORS = [
   ('--steps=9 --epsilon=1 --residual_bound=inf', 'residual_bound=inf must'),
-  (f'{SOUND} --relation=replace', '--epsilon is missing'),
+  (f'{SOUND} --relation=replace', 'for example --epsilon=1'),
   (
     f'{SOUND} --relation=replace --epsilon=1 --sigma=1',
     'got --epsilon and --sigma',
@@ -142,7 +142,7 @@ ERRORS = [
   ('--steps=9 --epsilon=1,2', 'needs --table=epsilon'),
   ('--steps=9,10 --epsilon=1,2 --table=steps', 'needs --table=epsilon'),
   ('--steps=9 --sigma=9 --table=epsilon', '--epsilon must be given'),
-  ('--epsilon=1 --rounds=3', '--rounds is not a setting of'),
+  ('--epsilon=1 --rounds=3', '--rounds=3 is not a setting of'),
   (f'{PAPER} --csv=x.csv', '--csv is not for a single answer'),
   (f'{PAPER} --html=x.html', 'it needs --certificate'),
   ('--steps=9 --epsilon=1 --table=epsilon --plot=x.png', 'it is over steps'),

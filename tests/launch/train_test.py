@@ -44,7 +44,7 @@ def run(folder, ratings_file, launch):
   output = folder / 'run'
   done = launch(
     'train', f'--ratings={ratings_file}', '--epsilon=3', f'--output={output}',
-    '--steps=10', alone=True,
+    '--system=gaussian_mf', '--steps=10', alone=True,
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
   return output, done
@@ -110,7 +110,7 @@ def test_another_default_generator_changes_nothing(
   for impl in ('threefry2x32', 'rbg'):
     done = launch(
       'train', f'--ratings={ratings_file}', f'--output={tmp_path / impl}',
-      '--epsilon=3', '--steps=2', '--seed=5',
+      '--system=gaussian_mf', '--epsilon=3', '--steps=2', '--seed=5',
       env={**os.environ, 'JAX_DEFAULT_PRNG_IMPL': impl}, alone=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -199,9 +199,11 @@ def test_recommendations_as_parquet_and_table(run, launch, tmp_path):
 
 
 def train(launch, ratings_file, output, *flags):
+  named = any(flag.startswith('--system=') for flag in flags)
   return launch(
-    'train', f'--ratings={ratings_file}', f'--output={output}', *flags
-  )
+    'train', f'--ratings={ratings_file}', f'--output={output}', *flags,
+    *([] if named else ['--system=gaussian_mf']),
+  )  # fmt: skip
 
 
 def test_a_seed_gives_the_same_bits_and_entropy_does_not(
@@ -317,7 +319,8 @@ def test_nonprivate_has_no_epsilon(launch, ratings_file, tmp_path):
 def test_an_interrupted_run_goes_on_to_the_same_bits(
   launch, launch_killed, ratings_file, tmp_path
 ):
-  flags = ['--epsilon=3', '--steps=400', '--seed=1', '--report_every=100']
+  flags = ['--system=gaussian_mf', '--epsilon=3', '--steps=400', '--seed=1']
+  flags.append('--report_every=100')
   whole, broken = tmp_path / 'whole', tmp_path / 'broken'
   assert train(launch, ratings_file, whole, *flags).returncode == 0
   launch_killed(f'--ratings={ratings_file}', f'--output={broken}', *flags)
@@ -436,7 +439,7 @@ def test_a_file_of_users_gives_threshold_and_distribution(
     (['--system=personalized_pmf', '--specification=fractions'],
      'or --threshold=best'),
     (['--epsilon=1', '--dataset=ml-100k'], 'one of --dataset=NAME and'),
-    ([], '--epsilon is missing'),
+    ([], 'for example --epsilon=1'),
     (['--epsilon=-1'], 'epsilon=-1.0 must be'),
     (['--epsilon=1', '--scale=5'], '--scale=5 must be'),
     (['--epsilon=1', '--scale=2,5'], 'is outside the scale 2..5'),

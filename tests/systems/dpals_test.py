@@ -3,6 +3,7 @@ import fractions
 import json
 import re
 
+import certified
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import scipy.integrate
 import scipy.stats
 
-from dpmf_jax import accounting, certificates, files, runs
+from dpmf_jax import accounting, certificates, files
 from dpmf_jax.accounting import ledger, tails
 from dpmf_jax.accounting.rounding import smallest_spacing, user_term_bound
 from dpmf_jax.certificates import wording
@@ -29,6 +30,7 @@ from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import device_mesh, training_data
+from dpmf_jax.runs import folders
 from dpmf_jax.serving import models
 from dpmf_jax.systems import dpals, dpals_items, dpals_users
 from dpmf_jax.training import fit
@@ -535,7 +537,7 @@ def test_the_certificate_speaks_of_users():
   config = settings()
   document = certificates.certificate(
     dpals.dpals(config).guarantee, system='dpals', config=config, delta=DELTA,
-    seed=None, generator='threefry2x32', parameters={'dataset': 'x'},
+    randomness=certified.SECRET, parameters={'dataset': 'x'},
   )  # fmt: skip
   words = wording.summary(document)
   assert 'any one user with all ratings' in words.lower()
@@ -586,10 +588,10 @@ def test_user_ids_are_not_beside_the_model(tmp_path, small_ratings):
   config = settings(rank=1, steps=1)
   system = dpals.dpals(config)
   state = system.init(jax.random.key(0), data)
-  folder = runs.prepare(tmp_path / 'run')
+  folder = folders.prepare(tmp_path / 'run')
   model = system.model(state, data)
-  runs.write_model(folder, model, system.guarantee, small_ratings)
-  files.write_json(folder / runs.FINISHED, {})
+  folders.write_model(folder, model, system.guarantee, small_ratings)
+  files.write_json(folder / folders.FINISHED, {})
   ids = json.loads((folder / 'ids.json').read_text())
   assert 'users' not in ids
   assert len(ids['items']) == 40

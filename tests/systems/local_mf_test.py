@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import certified
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -215,8 +216,7 @@ def test_the_certificate_does_not_say_that_values_have_less():
       system='local_mf',
       config=made,
       delta=made.delta,
-      seed=None,
-      generator='threefry2x32',
+      randomness=certified.SECRET,
     )
     text = str(wording.sections(document))
     assert ('get less protection' in text) == less

@@ -3,6 +3,7 @@
 import math
 from fractions import Fraction
 
+import certified
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -121,8 +122,7 @@ def statement(asked='fractions', **fields):
     system='personalized_pmf',
     config=config,
     delta=0.0,
-    seed=None,
-    generator='threefry2x32',
+    randomness=certified.SECRET,
     personal=p.personal(config, asked),
   )
 

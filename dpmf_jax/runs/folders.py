@@ -16,7 +16,6 @@ import hashlib
 import json
 import math
 import os
-import secrets
 import time
 import uuid
 import warnings
@@ -27,14 +26,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tqdm import tqdm
 
 from dpmf_jax import files
-from dpmf_jax.certificates import GENERATOR, validate, versions
-from dpmf_jax.evaluation.metrics import rmse
-from dpmf_jax.plans.spec import Plan
+from dpmf_jax.certificates import validate, versions
+from dpmf_jax.keys import key_words, source_of, words_key
 from dpmf_jax.ratings.table import Ratings
-from dpmf_jax.rows import Data, Rows
+from dpmf_jax.rows import Data
 from dpmf_jax.serving import models
 from dpmf_jax.training import Report
 from dpmf_jax.types import Guarantee, Release, System, released
@@ -55,32 +52,6 @@ _UNRELEASED = 'private/unreleased.safetensors'
 _VERSIONED = ('dpmf_jax', 'jax', 'jaxlib')
 
 
-def random_key(seed: int | None) -> jax.Array:
-  """A key from `seed`, or from the operating system's entropy for None.
-
-  Privacy: of the generator that proofs are about, whatever JAX's default is.
-  """
-  if seed is not None:
-    return jax.random.key(seed, impl=GENERATOR)
-  return words_key(np.frombuffer(secrets.token_bytes(8), np.uint32))
-
-
-def words_key(words: np.ndarray) -> jax.Array:
-  """The key that was saved as `words`."""
-  return jax.random.wrap_key_data(jnp.asarray(words), impl=GENERATOR)
-
-
-def key_words(key: jax.Array) -> np.ndarray:
-  """A key as words, to be saved."""
-  return np.asarray(jax.random.key_data(key))
-
-
-def generator(key: jax.Array) -> str:
-  """What a certificate says of the generator: that of the run's own key."""
-  bits = 32 * jax.random.key_data(key).size
-  return f'{jax.random.key_impl(key)}, {bits}-bit key'
-
-
 def digest(ratings: Ratings) -> str:
   """A hash of the ratings, to tell whether a run goes on with the same."""
   sha = hashlib.sha256()
@@ -97,19 +68,19 @@ def prepare(folder: str | Path, *, overwrite: bool = False) -> Path:
   """
   folder = Path(folder)
   if folder.exists() and not folder.is_dir():
-    raise ValueError(f'--output={folder} is a file, not a folder')
+    raise ValueError(f'output={folder} is a file, not a folder')
   ours = {*OUTPUTS, 'private'}
   if folder.is_dir() and not overwrite:
     if (folder / FINISHED).exists():
       raise ValueError(
-        f'--output={folder} holds a finished run; choose another folder or '
-        'pass --overwrite'
+        f'output={folder} holds a finished run; choose another folder or '
+        'pass overwrite=True'
       )
     others = sorted(p.name for p in folder.iterdir() if p.name not in ours)
     if others:
       raise ValueError(
-        f'--output={folder} holds other files ({others[0]}, ...); choose an '
-        'empty or new folder, or pass --overwrite to write beside them'
+        f'output={folder} holds other files ({others[0]}, ...); choose an '
+        'empty or new folder, or pass overwrite=True to write beside them'
       )
   if overwrite:
     if (folder / FINISHED).exists():
@@ -146,8 +117,8 @@ def restore(
       raise ValueError(
         f'{folder} holds an interrupted run of {package} {found or "unknown"}, '
         f'this is {package} {version}; finish it with the version that began '
-        'it, or begin a run of its own with another --output, or with '
-        '--overwrite to drop it'
+        'it, or begin a run of its own with another output, or with '
+        'overwrite=True to drop it'
       )
   saved = json.loads(metadata.get('settings', '{}'))
   wanted = json.loads(json.dumps(settings))
@@ -161,7 +132,7 @@ def restore(
     raise ValueError(
       f'{folder} holds an interrupted run with {name}={saved.get(name)!r}, '
       f'this one has {wanted.get(name)!r}; use the same settings to finish it, '
-      'another --output, or --overwrite to drop it'
+      'another output, or overwrite=True to drop it'
     )
   state = jax.eval_shape(lambda key: system.init(key, data), key)
   like = {
@@ -171,17 +142,18 @@ def restore(
   }
   saved = files.load_tree(path, like)
   state = jax.tree.map(jnp.asarray, saved['state'])
-  return words_key(saved['key']), (int(saved['step']), state)
+  key = words_key(saved['key'], metadata['source'])
+  return key, (int(saved['step']), state)
 
 
 def _versions() -> dict[str, str]:
   return {k: v for k, v in versions().items() if k in _VERSIONED}
 
 
-def run_id(folder: Path) -> str:
+def run_id(folder: Path | None) -> str:
   """The id of the interrupted run in the folder, or else a new one."""
-  path = folder / _CHECKPOINT
-  metadata = files.load_leaves(path)[1] if path.is_file() else {}
+  path = folder and folder / _CHECKPOINT
+  metadata = files.load_leaves(path)[1] if path and path.is_file() else {}
   return metadata.get('run') or str(uuid.uuid4())
 
 
@@ -206,6 +178,7 @@ def checkpointer(
         'settings': json.dumps(settings),
         'versions': json.dumps(_versions()),
         'run': run,
+        'source': source_of(key),
       },
       mode=0o600,
     )
@@ -215,7 +188,7 @@ def checkpointer(
 
 
 def charger(
-  folder: Path, spend: Callable[[], Any], *, fresh: bool
+  folder: Path | None, spend: Callable[[], Any], *, fresh: bool
 ) -> Callable[[Report], None]:
   """A callback that charges the run before its first step, if it may run.
 
@@ -231,7 +204,7 @@ def charger(
     try:
       spend()
     except BaseException:
-      if fresh:
+      if fresh and folder is not None:
         _drop_checkpoints(folder)
       raise
     charged = True
@@ -239,66 +212,17 @@ def charger(
   return callback
 
 
-class Recorder:
-  """A callback that keeps the model so far, and a curve of its errors.
+def write_release(folder: Path, release: Release, ids: dict[str, Any]) -> None:
+  """Writes what may be published, from which `launch.recommend` serves.
 
-  Privacy: both are computed from ratings without noise; they are for the
-  curator only.
-
-  Attributes:
-    curve: step, RMSE and seconds of each report.
-    model: both sides, as of the last report.
+  Args:
+    folder: which must be there.
+    release: with item factors.
+    ids: as `serving.models.ids_json` has them; without 'users' where they are
+      not known or secret.
   """
-
-  curve: list[dict]
-  model: Release
-
-  def __init__(self, system: System, data: Data, test: Rows | None, scale):
-    self.curve = []
-    self._began = time.monotonic()
-    self._system, self._data, self._scale = system, data, scale
-    self._rows = {'train_rmse': data.by_user}
-    if test is not None:
-      self._rows['test_rmse'] = test
-
-  def __call__(self, report: Report) -> None:
-    model = self._system.model(report.state, self._data)
-    errors = {
-      name: rmse(rows, model, self._scale) for name, rows in self._rows.items()
-    }
-    # Clipped to the scale, an infinite prediction has a finite error.
-    leaves = jax.tree.leaves(model._replace(fit=None))
-    if not all(np.isfinite(leaf).all() for leaf in leaves):
-      raise ValueError(
-        f'training diverged: factors are not finite after step {report.step}; '
-        'use a smaller --step_size'
-      )
-    seconds = round(time.monotonic() - self._began, 3)
-    self.curve.append({'step': report.step, **errors, 'seconds': seconds})
-    self.model = model
-
-
-def progress(
-  plan: Plan, curve: list[dict], *, delta: float | None, disable=False
-) -> tuple[tqdm, Callable[[Report], None]]:
-  """A bar, and a callback that shows step, RMSE and epsilon so far on it."""
-  bar = tqdm(
-    total=plan.steps, unit='step', desc='training', disable=disable or None
-  )
-
-  def callback(report: Report) -> None:
-    bar.update(report.step - bar.n)
-    shown = {
-      name.removesuffix('_rmse'): f'{value:.4f}'
-      for name, value in (curve[-1] if curve else {}).items()
-      if name.endswith('_rmse')
-    }
-    spent = None if delta is None else plan.epsilon(report.step, delta)
-    if spent is not None:
-      shown['epsilon'] = f'{spent:.3g}'
-    bar.set_postfix(shown)
-
-  return bar, callback
+  files.write_json(folder / 'ids.json', ids)
+  files.save_tree(folder / 'model.safetensors', release)
 
 
 def write_model(
@@ -322,8 +246,7 @@ def write_model(
     # Where whole users are protected, the list of them would tell.
     users = {'users': ids.pop('users')}
     files.write_json(folder / models.USERS, users, mode=0o600)
-  files.write_json(folder / 'ids.json', ids)
-  files.save_tree(folder / 'model.safetensors', release)
+  write_release(folder, release, ids)
 
 
 def finish(folder: Path, certificate: dict) -> None:

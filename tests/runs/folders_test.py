@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from certified import make
 
-from dpmf_jax import accounting, files, runs
+from dpmf_jax import accounting, certificates, files, keys
 from dpmf_jax.plans import SPECS, config_of
 from dpmf_jax.rows import training_data
+from dpmf_jax.runs import folders
 from dpmf_jax.training import Report
 
 SETTINGS = {'rank': 4}
@@ -22,12 +23,12 @@ SETTINGS = {'rank': 4}
 def interrupted(tmp_path, small_ratings):
   """A folder with a checkpoint after step 3, and what resumes it."""
   system, data = make()[0], training_data(small_ratings)
-  folder = runs.prepare(tmp_path / 'run')
-  key = runs.random_key(5)
-  save = runs.checkpointer(folder, key, SETTINGS, run='this run', seconds=0)
+  folder = folders.prepare(tmp_path / 'run')
+  key = keys.random_key(5)
+  save = folders.checkpointer(folder, key, SETTINGS, run='this run', seconds=0)
   save(Report(3, system.init(key, data)))
-  restore = lambda: runs.restore(
-    folder, system, data, runs.random_key(None), SETTINGS
+  restore = lambda: folders.restore(
+    folder, system, data, keys.random_key(), SETTINGS
   )
   return folder, restore
 
@@ -45,9 +46,9 @@ def test_it_goes_on_with_its_key_and_id(interrupted):
   assert start is not None
   assert start[0] == 3
   np.testing.assert_array_equal(
-    jax.random.key_data(key), jax.random.key_data(runs.random_key(5))
+    jax.random.key_data(key), jax.random.key_data(keys.random_key(5))
   )
-  assert runs.run_id(folder) == 'this run'
+  assert folders.run_id(folder) == 'this run'
 
 
 @pytest.mark.parametrize('package', ['dpmf_jax', 'jax', 'jaxlib'])
@@ -75,34 +76,47 @@ def test_a_checkpoint_without_versions_is_refused(interrupted):
 @pytest.mark.parametrize('seed', [3, None])
 def test_keys_are_threefry_whatever_the_default_is(seed):
   with jax.default_prng_impl('rbg'):
-    key = runs.random_key(seed)
-  assert runs.generator(key) == 'threefry2x32, 64-bit key'
+    key = keys.random_key(seed)
+  assert keys.generator(key) == 'threefry2x32, 64-bit key'
   if seed is not None:
     want = jax.random.key_data(jax.random.key(seed, impl='threefry2x32'))
     np.testing.assert_array_equal(jax.random.key_data(key), want)
 
 
 def test_the_generator_is_that_of_the_key():
-  assert runs.generator(jax.random.key(0, impl='rbg')) == 'rbg, 128-bit key'
+  assert keys.generator(jax.random.key(0, impl='rbg')) == 'rbg, 128-bit key'
 
 
 def test_what_is_written_last_is_valid(interrupted):
   folder, _ = interrupted
   (folder / 'model.safetensors').write_bytes(b'model')
   with pytest.raises(ValueError, match='field epsilon'):
-    runs.finish(folder, make()[1] | {'epsilon': None})
+    folders.finish(folder, make()[1] | {'epsilon': None})
   # It can still be finished.
-  assert not (folder / runs.FINISHED).exists()
+  assert not (folder / folders.FINISHED).exists()
   assert (folder / 'private' / 'checkpoint.safetensors').exists()
-  runs.finish(folder, make()[1])
-  assert (folder / runs.FINISHED).exists()
+  folders.finish(folder, make()[1])
+  assert (folder / folders.FINISHED).exists()
   assert not (folder / 'private' / 'checkpoint.safetensors').exists()
+
+
+def test_where_a_key_is_from_is_carried(interrupted):
+  assert keys.source_of(keys.random_key()) == certificates.ENTROPY
+  assert keys.source_of(keys.random_key(5)) == certificates.SEED
+  # What was a seed's does not become secret by another way.
+  assert keys.source_of(jax.random.key(5)) == certificates.SEED
+  assert keys.source_of(jax.random.key(11)) == certificates.CALLER
+  secret = keys.random_key()
+  for key in (*jax.random.split(secret), jax.random.fold_in(secret, 1)):
+    assert keys.source_of(key) == certificates.CALLER
+  _, restore = interrupted
+  assert keys.source_of(restore()[0]) == certificates.SEED
 
 
 def drawn_keys(count):
   """Keys [count, 2] uint32 without a seed."""
   return np.stack(
-    [jax.random.key_data(runs.random_key(None)) for _ in range(count)]
+    [jax.random.key_data(keys.random_key(None)) for _ in range(count)]
   )
 
 
@@ -133,16 +147,16 @@ def test_all_64_bits_of_a_key_without_a_seed_are_random():
 
 
 def test_a_key_without_a_seed_is_not_from_a_generator_that_can_be_seeded():
-  keys = []
+  found = []
   for _ in range(2):
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - what is not to be used
-    keys.append(drawn_keys(1))
-  assert (keys[0] != keys[1]).any()  # false alarm 2^-64
+    found.append(drawn_keys(1))
+  assert (found[0] != found[1]).any()  # false alarm 2^-64
 
 
 def test_a_key_with_a_seed_is_that_of_jax():
-  found = jax.random.key_data(runs.random_key(7))
+  found = jax.random.key_data(keys.random_key(7))
   np.testing.assert_array_equal(found, jax.random.key_data(jax.random.key(7)))
 
 

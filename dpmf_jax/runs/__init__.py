@@ -1,0 +1,1 @@
+"""Runs: `train` from ratings to a `Run`, and the folder that one is kept in."""

@@ -1,0 +1,78 @@
+"""What is seen of a run while it trains: its curve, its model, a bar."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from dpmf_jax.evaluation.metrics import rmse
+from dpmf_jax.plans.spec import Plan
+from dpmf_jax.rows import Data, Rows
+from dpmf_jax.training import Report
+from dpmf_jax.types import Release, System
+
+
+class Recorder:
+  """A callback that keeps the model so far, and a curve of its errors.
+
+  Privacy: both are computed from ratings without noise; they are for the
+  curator only.
+
+  Attributes:
+    curve: step, RMSE and seconds of each report.
+    model: both sides, as of the last report.
+  """
+
+  curve: list[dict]
+  model: Release
+
+  def __init__(self, system: System, data: Data, test: Rows | None, scale):
+    self.curve = []
+    self._began = time.monotonic()
+    self._system, self._data, self._scale = system, data, scale
+    self._rows = {'train_rmse': data.by_user}
+    if test is not None:
+      self._rows['test_rmse'] = test
+
+  def __call__(self, report: Report) -> None:
+    model = self._system.model(report.state, self._data)
+    errors = {
+      name: rmse(rows, model, self._scale) for name, rows in self._rows.items()
+    }
+    # Clipped to the scale, an infinite prediction has a finite error.
+    leaves = jax.tree.leaves(model._replace(fit=None))
+    if not all(np.isfinite(leaf).all() for leaf in leaves):
+      raise ValueError(
+        f'training diverged: factors are not finite after step {report.step}; '
+        'use a smaller step_size'
+      )
+    seconds = round(time.monotonic() - self._began, 3)
+    self.curve.append({'step': report.step, **errors, 'seconds': seconds})
+    self.model = model
+
+
+def progress(
+  plan: Plan, curve: list[dict], *, delta: float | None, disable=False
+) -> tuple[tqdm, Callable[[Report], None]]:
+  """A bar, and a callback that shows step, RMSE and epsilon so far on it."""
+  bar = tqdm(
+    total=plan.steps, unit='step', desc='training', disable=disable or None
+  )
+
+  def callback(report: Report) -> None:
+    bar.update(report.step - bar.n)
+    shown = {
+      name.removesuffix('_rmse'): f'{value:.4f}'
+      for name, value in (curve[-1] if curve else {}).items()
+      if name.endswith('_rmse')
+    }
+    spent = None if delta is None else plan.epsilon(report.step, delta)
+    if spent is not None:
+      shown['epsilon'] = f'{spent:.3g}'
+    bar.set_postfix(shown)
+
+  return bar, callback

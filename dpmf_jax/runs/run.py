@@ -1,0 +1,138 @@
+"""A finished run: what it released, what is stated of it, how good it is."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import html
+import io
+from pathlib import Path
+from typing import Any
+
+from dpmf_jax import files
+from dpmf_jax.certificates import wording
+from dpmf_jax.evaluation import plots, ranking
+from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.runs import folders
+from dpmf_jax.serving import models
+from dpmf_jax.types import Guarantee, Release, released
+
+_LABELS = {'train': 'training', 'test': 'held out'}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Run:
+  """What `train` returns; print it to see how good and how private it is.
+
+  Privacy: `release` is what the certificate covers. `model`, `metrics`, and
+  with them what is printed, are the curator's own.
+
+  Attributes:
+    whole: both sides of the model.
+    guarantee: of the system that ran.
+    certificate: what is stated of `release`, as in certificate.json.
+    metrics: accuracy, baselines and the learning curve, as in metrics.json.
+    train: the ratings that were trained on.
+    folder: where it was written; None if it was not.
+  """
+
+  whole: Release
+  guarantee: Guarantee
+  certificate: dict[str, Any]
+  metrics: dict[str, Any]
+  train: Ratings
+  folder: Path | None = None
+
+  @property
+  def release(self) -> Release:
+    """What may leave the curator."""
+    return released(self.whole, self.guarantee.released)
+
+  @property
+  def model(self) -> models.Model:
+    """The model with original ids, to recommend from."""
+    return models.model_from_release(
+      self.release,
+      self.train,
+      whole=self.whole,
+      bias_columns=models.bias_columns(self.certificate),
+    )
+
+  def recommend(
+    self, users: Any = None, k: int = 10, *, filter_seen: bool = True
+  ) -> list[models.Recommendation]:
+    """The k best items for each user; see `serving.models.recommend`."""
+    return models.recommend(self.model, users, k, filter_seen=filter_seen)
+
+  def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+    """The folder with this run in it, as `launch.train --output` writes it."""
+    path = folders.prepare(folder, overwrite=overwrite)
+    self.write(path)
+    return path
+
+  def write(self, folder: Path) -> None:
+    """Writes everything into a folder that `folders.prepare` has made."""
+    folders.write_model(folder, self.whole, self.guarantee, self.train)
+    files.write_json(folder / 'metrics.json', self.metrics, mode=0o600)
+    self._plot_curve(folder / 'learning_curve.png')
+    shares = dict(self.metrics['error_cdf'])
+    plots.error_cdf(
+      folder / 'error_cdf.png',
+      shares.pop('errors'),
+      {_LABELS[part]: values for part, values in shares.items()},
+      title=self.title,
+    )
+    folders.finish(folder, self.certificate)
+
+  @property
+  def title(self) -> str:
+    """The system, the data and what is stated, in a line."""
+    name, found = self.metrics['system'], self.certificate
+    title = f'{name} ({self.metrics["variant"]}) on {self.train.name}'
+    if found['epsilon'] is not None:
+      title += f', {found["status"]} epsilon {found["epsilon"]:.3g}'
+    return title
+
+  def _errors(self) -> list[tuple[float, str]]:
+    """RMSE of the model and of baselines, with what they are of."""
+    baselines = self.metrics['baselines'].items()
+    found = [
+      (self.metrics['test_rmse'], 'this model, held out'),
+      *((v, f'{k.replace("_", " ")} (not private)') for k, v in baselines),
+      (self.metrics['train_rmse'], 'this model, training ratings'),
+    ]
+    return [(value, label) for value, label in found if value is not None]
+
+  def _plot_curve(self, path: Path | io.BytesIO) -> None:
+    curve, baselines = self.metrics['curve'], self.metrics['baselines']
+    plots.learning_curve(path, curve, baselines, title=self.title)
+
+  def __repr__(self) -> str:
+    lines = [self.title]
+    lines += [f'  RMSE {value:.4f}  {label}' for value, label in self._errors()]
+    if 'ranking' in self.metrics:
+      lines += ['', ranking.text(self.metrics['ranking'])]
+    return '\n'.join([*lines, '', wording.summary(self.certificate)])
+
+  def _repr_html_(self) -> str:
+    """The same for a notebook, with the learning curve."""
+    mark = html.escape
+    notices = ''.join(
+      f'<p><strong>{mark(notice.title)}</strong> {mark(notice.words)}</p>'
+      for notice in wording.notices(self.certificate)
+    )
+    rows = ''.join(
+      f'<tr><td>{value:.4f}</td><td style="text-align:left">{mark(label)}</td>'
+      '</tr>'
+      for value, label in self._errors()
+    )
+    picture = io.BytesIO()
+    self._plot_curve(picture)
+    encoded = base64.b64encode(picture.getvalue()).decode()
+    return (
+      f'<h4>{mark(self.title)}</h4>{notices}<table><tr><th>RMSE</th><th></th>'
+      f'</tr>{rows}</table><img alt="learning curve" width="560" '
+      f'src="data:image/png;base64,{encoded}"><details><summary>What is '
+      'guaranteed, and what must stay secret</summary><pre>'
+      f'{mark(wording.summary(self.certificate))}</pre></details>'
+    )
