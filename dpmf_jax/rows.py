@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -29,6 +29,8 @@ SLOTS = 32
 SLICES = 64
 # Columns whose factors (0.8 MB at rank 20) stay in a core's cache together.
 NEAR = 8192
+
+Side = Literal['user', 'item']
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class Rows:
     length: [C, S] int32, how many slots of a slice are ratings.
     row: [C, S] int32, the row of a slice.
     num_rows: how many rows there are (static).
+    num_columns: how many there are on the other side (static).
+    side: what a row is, a 'user' or an 'item'; None where neither is said
+      (static).
+    scale: the smallest and largest rating that can be given; None where that
+      is not known (static).
     mesh: devices over which C is sharded, or None (static).
     epsilon: [C, S, L] float32, the epsilon that each rating is to have, rounded
       down, and 0 in padding; None where there is no specification.
@@ -54,6 +61,9 @@ class Rows:
   length: Any
   row: Any
   num_rows: int
+  num_columns: int
+  side: Side | None = None
+  scale: tuple[float, float] | None = None
   mesh: Any = None
   epsilon: Any = None
 
@@ -70,7 +80,10 @@ def rows(
   column: np.ndarray,
   value: np.ndarray,
   num_rows: int,
+  num_columns: int,
   *,
+  side: Side | None = None,
+  scale: tuple[float, float] | None = None,
   epsilon: np.ndarray | None = None,
   slots: int = SLOTS,
   slices: int = SLICES,
@@ -84,6 +97,8 @@ def rows(
     column: [N] its index on the other side.
     value: [N] its value.
     num_rows: rows in all; rows without ratings take no slices.
+    num_columns: on the other side, in all.
+    side, scale: see `Rows`.
     epsilon: [N] the epsilon that it is to have, or None.
     slots: L, slots in a slice.
     slices: S, slices in a chunk.
@@ -98,6 +113,14 @@ def rows(
     they gather is still in the cache, and in row order among themselves: the
     layout does not depend on the order in which the ratings were given.
   """
+  for name, index, size in (
+    ('row', row, num_rows),
+    ('column', column, num_columns),
+  ):
+    if index.size and not 0 <= index.min() <= index.max() < size:
+      raise ValueError(
+        f'{name} has {index.min()}..{index.max()}, but must be in 0..{size - 1}'
+      )
   by_row = np.lexsort((column, row))
   row, column, value = row[by_row], column[by_row], value[by_row]
   counts = np.bincount(row, minlength=num_rows)
@@ -139,6 +162,9 @@ def rows(
     length=length.reshape(chunks, slices),
     row=padded_row.reshape(chunks, slices),
     num_rows=num_rows,
+    num_columns=num_columns,
+    side=side,
+    scale=scale,
     epsilon=flat_epsilon,
   )
 
@@ -153,15 +179,25 @@ def rounded_down(values: np.ndarray) -> np.ndarray:
 
 def data_rows(ratings: Ratings, *, chunk_multiple: int = 1, **layout) -> Data:
   """Both orientations of `ratings` as NumPy row slices."""
-  layout |= {'chunk_multiple': chunk_multiple, 'epsilon': ratings.epsilon}
+  layout |= {
+    'scale': ratings.scale,
+    'chunk_multiple': chunk_multiple,
+    'epsilon': ratings.epsilon,
+  }
+  user, item, value = ratings.user, ratings.item, ratings.value
+  users, items = ratings.num_users, ratings.num_items
   return Data(
-    by_user=rows(
-      ratings.user, ratings.item, ratings.value, ratings.num_users, **layout
-    ),
-    by_item=rows(
-      ratings.item, ratings.user, ratings.value, ratings.num_items, **layout
-    ),
+    by_user=rows(user, item, value, users, items, side='user', **layout),
+    by_item=rows(item, user, value, items, users, side='item', **layout),
   )
+
+
+def check_side(rows: Rows, side: Side) -> None:
+  """Raises ValueError where rows are known to be of the other side."""
+  if rows.side not in (side, None):
+    raise ValueError(
+      f'rows are by {rows.side}, but must be by {side}: use data.by_{side}'
+    )
 
 
 AXIS = 'chunks'
@@ -169,7 +205,7 @@ AXIS = 'chunks'
 jax.tree_util.register_dataclass(
   Rows,
   data_fields=['column', 'value', 'length', 'row', 'epsilon'],
-  meta_fields=['num_rows', 'mesh'],
+  meta_fields=['num_rows', 'num_columns', 'side', 'scale', 'mesh'],
 )
 
 

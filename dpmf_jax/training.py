@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dpmf_jax.rows import Data, put_replicated
+from dpmf_jax.rows import Data, check_side, put_replicated
 from dpmf_jax.types import System
 
 
-class Report(NamedTuple):
+class Progress(NamedTuple):
   """What callbacks get at a block boundary."""
 
   step: int  # steps done so far
@@ -35,13 +35,25 @@ def _block(step, key, state, data, first, length):
   return jax.lax.fori_loop(first, first + length, body, state)
 
 
+def check_data(system: System, data: Data) -> None:
+  """Raises ValueError where `system` is not for such data."""
+  check_side(data.by_user, 'user')
+  check_side(data.by_item, 'item')
+  own, given = system.scale, data.by_user.scale
+  if own is not None and given is not None and own != given:
+    raise ValueError(
+      f'the system has scale={own}, but the ratings have scale={given}: make '
+      'the system with the scale of the ratings'
+    )
+
+
 def fit(
   system: System,
   key: jax.Array,
   data: Data,
   *,
   report_every: int | None = None,
-  callbacks: Iterable[Callable[[Report], None]] = (),
+  callbacks: Iterable[Callable[[Progress], None]] = (),
   start: tuple[int, Any] | None = None,
 ) -> Any:
   """The state after all `system.steps` steps.
@@ -52,7 +64,7 @@ def fit(
       step.
     data: `rows.training_data(ratings)`.
     report_every: steps in a block; all of them by default.
-    callbacks: called with a `Report` before the first and after each block.
+    callbacks: called with a `Progress` before the first and after each block.
     start: (steps done, state) of an interrupted run with the same key, to go
       on from there.
 
@@ -60,6 +72,7 @@ def fit(
   matter what the callbacks see. Callbacks that publish anything but the
   state's released part are outside the guarantee.
   """
+  check_data(system, data)
   init_key, steps_key = jax.random.split(key)
   done, state = start or (0, system.init(init_key, data))
   if not 0 <= done <= system.steps:
@@ -70,12 +83,12 @@ def fit(
   state = put_replicated(state, data.by_user.mesh)
   callbacks = tuple(callbacks)
   for callback in callbacks:
-    callback(Report(done, state))
+    callback(Progress(done, state))
   while done < system.steps:
     # Boundaries are multiples of the block, wherever the run started.
     length = min(block - done % block, system.steps - done)
     state = _block(system.step, steps_key, state, data, done, length)
     done += length
     for callback in callbacks:
-      callback(Report(done, state))
+      callback(Progress(done, state))
   return state

@@ -26,7 +26,7 @@ from dpmf_jax.auditing.distinguishing import (
   Measurement,
   measure,
 )
-from dpmf_jax.auditing.pairs import Pair, library_pairs
+from dpmf_jax.auditing.pairs import Pair, check_pair, library_pairs
 from dpmf_jax.auditing.sampling import sampler, tiny_data
 from dpmf_jax.plans import SPECS
 from dpmf_jax.plans.spec import Case, Start
@@ -70,7 +70,7 @@ class Finding(NamedTuple):
 
   system: str
   variant: str
-  status: str  # of the guarantee: proved, claimed or none
+  status: str  # of the guarantee; see `types.Guarantee`
   unit: str
   relation: str
   pair: str
@@ -161,8 +161,13 @@ def audit(
     confidence: in each finding's lower bound.
     mesh: devices that share the runs.
     progress: called with the number of runs just done.
+
+  A pair that differs in another unit, or by another relation, than the
+  guarantee speaks of is a ValueError: it could not refute it.
   """
   for number, target in enumerate(attacked):
+    guarantee = target.system.guarantee
+    check_pair(target.pair, guarantee.unit, guarantee.relation)
     start_key, run_key = jax.random.split(jax.random.fold_in(key, number))
     if target.start_seed is not None:
       start_key = jax.random.key(target.start_seed)
@@ -205,7 +210,7 @@ def audit_canaries(
     ratings: of real size; `settings` must have their scale.
     settings: of the config, besides those of the variant.
     number: of canaries.
-    seed: of their coins, which the attack is not told.
+    seed: of their coins, which the attack does not get.
     confidence: in the lower bound.
     mesh: devices to train on.
   """
@@ -275,7 +280,7 @@ def _finding(target: Target, measured: Measurement) -> Finding:
 
 def _states_gaussian(guarantee: Guarantee) -> bool:
   """Whether the statement is about a Gaussian trade-off curve."""
-  if guarantee.status != 'proved' or guarantee.event is None:
+  if guarantee.status not in ('proved', 'stated') or not guarantee.event:
     return False
   return all(
     isinstance(part, accounting.Gaussian) for part in leaves(guarantee.event)

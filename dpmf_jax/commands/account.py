@@ -332,11 +332,10 @@ def draw(path: str, system: str, answer: Answer) -> None:
   claimed: dict[str, list[float]] = {}
   for count in steps:
     part = accounting.prefix(event, count)
-    curve, bounds = accounting.curve_of(part), accounting.bounds(part, delta)
-    left = accounting.delta_left(part, delta)
+    bounds = accounting.bounds(part, delta)
     points = {
-      'RDP, Mironov (2017)': accounting.rdp.epsilon_mironov(curve, left),
-      'RDP, optimal conversion': accounting.rdp.epsilon_optimal(curve, left),
+      'RDP, Mironov': bounds['renyi_mironov'],
+      'RDP, Canonne et al.': bounds['renyi_canonne'],
       'exact' if exact else 'smallest bound': min(bounds.values()),
     }
     for name, value in points.items():

@@ -88,6 +88,16 @@ def _found(model) -> list[Any]:
     model = folding.fold_in(model, ratings)
   else:
     users = _wanted(_USERS.value)
+    if model.user_factors is None:
+      raise ValueError(
+        '--users: the user factors are not known here, as this system does not '
+        'release them; fold users in by their own ratings, --ratings=FILE'
+      )
+  if _FILTER_SEEN.value and model.seen is None:
+    raise ValueError(
+      'which items were seen is not known here (private/seen.safetensors is '
+      'missing); pass --nofilter_seen to recommend from all items'
+    )
   return models.recommend(
     model, users, _K.value, filter_seen=_FILTER_SEEN.value
   )

@@ -49,7 +49,7 @@ def _capacity(plan: Plan) -> int:
 
 
 def _prepare(plan: Plan, node: Node, ratings: Triples) -> tuple[Rows, Blocks]:
-  own = put_rows(rows(*ratings, node.size))
+  own = put_rows(rows(*ratings, node.size, plan.num_items, side='user'))
   return own, client_blocks(own, plan.num_items)
 
 
@@ -90,7 +90,7 @@ def _start_recommender(plan: Plan, keys: RunKeys) -> Leaves:
 
 
 def _question(plan: Plan, state: Leaves) -> dict[int, Arrays]:
-  """What all nodes are told in a round; `public_of` reads it."""
+  """What all nodes are sent in a round; `public_of` reads it."""
   config, ridges = plan.config, state['ridges']
   langevin = sgld.Langevin(*map(jnp.float32, state['langevin']), *ridges)
   now = _step_size(langevin, jnp.asarray(state['turn']))

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
-from dpmf_jax.rows import Data, Rows
+from dpmf_jax.rows import Data, Rows, check_side
 from dpmf_jax.types import Factors
 
 
@@ -45,7 +45,6 @@ def row_gradient(
   Privacy: none is promised; see `lattice.row_gradient`.
   """
   chex.assert_rank([row_factors, column_factors], 2)
-  chex.assert_axis_dimension(row_factors, 0, rows.num_rows)
   chex.assert_equal_shape([row_factors, column_factors], dims=1)
   rank = row_factors.shape[1]
   if weight is not None:
@@ -88,6 +87,8 @@ def gradients(
   where they enter a gradient, and `weights` are of ratings in either
   orientation (see `row_gradient`).
   """
+  check_side(data.by_user, 'user')
+  check_side(data.by_item, 'item')
   return Factors(
     user=row_gradient(
       data.by_user,

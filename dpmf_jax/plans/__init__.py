@@ -32,4 +32,7 @@ SPECS: dict[str, Spec] = {
 def config_of(name: str, variant: str, **settings: Any) -> Any:
   """The config of a system's variant, with `settings` over those of it."""
   spec = SPECS[name]
-  return spec.config(**{**spec.variants[variant], **settings})
+  preset = dict(spec.variants[variant])
+  if settings.get('optimizer') is not None:
+    preset.pop('step_size', None)  # is not for another optimizer
+  return spec.config(**{**preset, **settings})

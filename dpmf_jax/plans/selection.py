@@ -22,8 +22,8 @@ _AMOUNTS = {
 }
 
 _NEEDED = (
-  'say how much privacy loss is allowed, for example epsilon=1 (smaller is more '
-  'private)'
+  'say how much privacy loss is allowed, for example epsilon=1 (smaller is '
+  'more private)'
 )
 
 
@@ -91,8 +91,8 @@ def selected(
     settings[setting] = value
   needed = 'epsilon' in known and variant != 'none'
   if needed and not settings.keys() & _AMOUNTS:
-    more = '; or threshold=best' if spec.personalized else ''
-    raise ValueError(f'{_NEEDED}{more}')
+    rest = '; or threshold=best' if spec.personalized else ''
+    raise ValueError(f'{_NEEDED}{rest}')
   return Selected(name, variant, spec, spec.config(**settings))
 
 
@@ -125,7 +125,7 @@ def automatic(
   rest = dict(given)
   if rest.get('epsilon') is None:
     raise ValueError(_NEEDED)
-  name, settings = auto.choice(
+  name, settings = auto.recommended(
     rest.pop('unit', None) or 'rating',
     num_users=num_users,
     num_items=num_items,

@@ -234,7 +234,7 @@ def relation(*allowed: Relation) -> Any:
     choices=allowed or None,
     help='Neighbouring relation. replace: the value of a rating is protected, '
     'who rated what is public. add_remove: that a rating exists is protected, '
-    'too (what the sound variant does unless told otherwise).',
+    'too (the default of sound variants).',
   )
 
 
@@ -343,6 +343,19 @@ def no_guarantee(
     mechanism=mechanism,
     event=None,
   )
+
+
+def check_one_step_size(config: Any) -> None:
+  """Raises ValueError for a step size beside an optimizer, which has its own.
+
+  One that is the default cannot be told from none.
+  """
+  default = type(config).__dataclass_fields__['step_size'].default
+  if config.optimizer is not None and config.step_size != default:
+    raise ValueError(
+      f'step_size={config.step_size} would be ignored beside optimizer=: give '
+      'one of them'
+    )
 
 
 def check_max_epsilon(config: Any, most: float) -> None:

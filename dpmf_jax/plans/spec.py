@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
@@ -65,6 +66,14 @@ class Plan:
     return accounting.epsilon(
       event, delta or accounting.uncovered(self.guarantee)
     )
+
+
+def plan_by_rank(plan: Callable[..., Plan]) -> Callable[..., Plan]:
+  """`plan`, cached by config and rank of features, which is 1 if not given."""
+  cached = functools.lru_cache(plan)
+  return functools.wraps(plan)(
+    lambda config, rank=1, *more: cached(config, rank, *more)
+  )
 
 
 class Case(NamedTuple):

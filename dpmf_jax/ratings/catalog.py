@@ -173,8 +173,7 @@ def fetch(
     tried.append('it has no public address to fetch it from')
   raise DataError(
     f'{name} was not found: {"; ".join(tried)}. Put {spec.ratings} at '
-    f'DIR/{spec.folder}/{spec.ratings} and pass --data_dir=DIR or set '
-    'DPMF_DATA_DIR'
+    f'DIR/{spec.folder}/{spec.ratings} and set data_dir or DPMF_DATA_DIR to DIR'
   )
 
 

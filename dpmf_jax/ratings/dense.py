@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpmf_jax.ratings import tokens
+from dpmf_jax.ratings.columns import listed, role_of
 from dpmf_jax.ratings.ids import DataError, factorize_integers
 from dpmf_jax.ratings.tokens import Fields
 
@@ -54,10 +56,45 @@ def entries(fields: Fields, first: int, missing: float | str) -> Entries:
   return Entries(row[there], column[there], value.astype(np.float64), cells)
 
 
-def is_header(names: list[str], missing: float | str) -> bool:
-  """Whether a first line has what is neither a number nor a missing one."""
-  plain = (name.strip() for name in names)
-  return any(_number(name) is None and name != str(missing) for name in plain)
+def has_header(
+  names: list[str], columns: Mapping[str, str | int], missing: float | str
+) -> bool:
+  """Returns whether a first line names columns.
+
+  It does if one of its ratings is neither a number nor a missing one.
+  """
+  user, first = columns.get('user'), columns.get('item', 0)
+  if isinstance(user, str) or isinstance(first, str):
+    return True
+  cells = (n.strip() for k, n in enumerate(names) if k >= first and k != user)
+  return any(_number(n) is None and n != str(missing) for n in cells)
+
+
+def places(
+  names: list[str], columns: Mapping[str, str | int], header: bool, file: str
+) -> tuple[int | None, int]:
+  """Returns where a matrix has its users' ids, None if nowhere, and ratings."""
+  found: dict[str, int] = {}
+  roles = [role_of(name) for name in names] if header else []
+  if 'user' in roles:
+    found['user'] = roles.index('user')
+  for role, column in columns.items():
+    if role not in ('user', 'item'):
+      raise DataError(f'columns: {role!r} is not one of user, item of a matrix')
+    known: list[Any] = names if header else []
+    if isinstance(column, int):
+      known = list(range(len(names)))
+    if column not in known:
+      have = f'there are: {listed(names)}' if header else 'no header'
+      raise DataError(f'{file}, line 1: no {role} column {column!r}; {have}')
+    found[role] = known.index(column)
+  user = found.get('user')
+  first = found.get('item', 0 if user is None else user + 1)
+  if user is not None and not user < first < len(names):
+    raise DataError(
+      f'{file}, line 1: the user column {user} must come before those of items'
+    )
+  return user, first
 
 
 def numbered(place: np.ndarray) -> Ids:

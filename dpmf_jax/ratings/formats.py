@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpmf_jax.ratings import dense, tokens
+from dpmf_jax.ratings.columns import check_roles, choose, listed, role_of
 from dpmf_jax.ratings.ids import DataError, Where, factorize
 from dpmf_jax.ratings.table import Duplicates, Ratings, assemble, check_scale
 from dpmf_jax.ratings.titles import read_titles
@@ -31,19 +32,6 @@ FORMATS = (
 )  # fmt: skip
 _NO_HEADER = ('u.data', 'ratings.dat')
 _DELIMITER = {'u.data': '\t', 'ratings.dat': '::', 'csv': ',', 'tsv': '\t'}
-_ROLES = ('user', 'item', 'rating', 'timestamp')
-_NAMES = {
-  'user': {'user', 'users', 'userid', 'uid', 'customer', 'customerid'},
-  'item': {
-    'item', 'items', 'itemid', 'iid', 'movie', 'movieid', 'anime', 'animeid',
-    'product', 'productid', 'book', 'bookid', 'isbn', 'asin', 'track',
-    'trackid', 'song', 'songid', 'artist', 'artistid', 'business', 'businessid',
-  },
-  'rating': {
-    'rating', 'ratings', 'score', 'feedback', 'stars', 'value', 'bookrating',
-  },
-  'timestamp': {'timestamp', 'time', 'date', 'datetime'},
-}  # fmt: skip
 _DELIMITERS = ('\t', '::', ';', ',')  # as they are looked for
 
 
@@ -148,7 +136,7 @@ def read_column(
   fields, found, names = _read_text(raw, path, format, columns, delimiter, None)
   names = [name.strip() for name in names]
   if names.count(column) != 1:
-    have = f'there are: {_listed(names)}' if names else 'it has no header'
+    have = f'there are: {listed(names)}' if names else 'it has no header'
     often = 'more than one' if column in names else 'no'
     raise DataError(f'{path}, line 1: {often} column {column!r}; {have}')
   return Column(
@@ -169,7 +157,7 @@ def read_ids(path: str | os.PathLike[str], role: str) -> np.ndarray:
   text = tokens.decode(read_bytes(path), str(path)).decode('utf-8')
   lines = [line.strip() for line in text.split('\n')]
   # Without digits: movie1 is an id.
-  if _role(lines[0]) == role and not re.search(r'\d', lines[0]):
+  if role_of(lines[0]) == role and not re.search(r'\d', lines[0]):
     lines[0] = ''
   seen: dict[str, int] = {}
   for number, line in enumerate(lines, 1):
@@ -260,9 +248,7 @@ def _check_options(
 ) -> None:
   if format not in FORMATS:
     raise DataError(f'format={format!r} is not one of {", ".join(FORMATS)}')
-  for role in columns or {}:
-    if role not in _ROLES:
-      raise DataError(f'columns: {role!r} is not one of {", ".join(_ROLES)}')
+  check_roles(columns or {})
   if delimiter is not None and not re.fullmatch(
     '[^"\r\nA-Za-z0-9]{1,2}', delimiter
   ):
@@ -304,7 +290,7 @@ def _read_text(
   by_name = any(isinstance(c, str) for c in (columns or {}).values())
   if header is None:
     header = looks or by_name
-  found = _choose(names, columns or {}, header, file)
+  found = choose(names, columns or {}, header, f'{file}, line 1')
   return body(header), found, names if header else []
 
 
@@ -376,63 +362,9 @@ def _sniff(raw: bytes, file: str, known: tuple[str, ...] = _DELIMITERS) -> str:
   )
 
 
-def _role(name: str) -> str | None:
-  """Returns what a header name stands for, or None."""
-  plain = re.sub(r'[^a-z]', '', name.lower())
-  return next((role for role, all in _NAMES.items() if plain in all), None)
-
-
 def _is_header(names: list[str]) -> bool:
   is_number = lambda text: re.fullmatch(r'\s*[-+]?[\d.]+\s*', text) is not None
-  return any(map(_role, names)) and not any(map(is_number, names))
-
-
-def _choose(
-  names: list[str], columns: Mapping[str, str | int], header: bool, file: str
-) -> dict[str, int]:
-  """Returns role -> position, from `columns` first and the header second."""
-  found: dict[str, int] = {}
-  for role, column in columns.items():
-    if isinstance(column, str):
-      if column not in names or not header:
-        have = f'there are: {_listed(names)}' if header else 'no header'
-        raise DataError(f'{file}, line 1: no {role} column {column!r}; {have}')
-      column = names.index(column)
-    if not 0 <= column < len(names):
-      raise DataError(
-        f'{file}, line 1: {role} column {column} is not in 0..{len(names) - 1}'
-      )
-    found[role] = column
-  if header:
-    for position, name in enumerate(names):
-      role = _role(name)
-      if role is None or role in columns or position in columns.values():
-        continue
-      if role in found:
-        raise DataError(
-          f'{file}, line 1: {names[found[role]]!r} and {name!r} could both be '
-          f'the {role}; pass columns={{{role!r}: ...}}'
-        )
-      found[role] = position
-  elif not columns:
-    if not 3 <= len(names) <= 4:
-      raise DataError(
-        f'{file}, line 1: has {len(names)} column(s), expected user, item, '
-        'rating[, timestamp]; pass columns= to say which is which'
-      )
-    found = dict(zip(_ROLES, range(len(names)), strict=False))
-  for role in _ROLES[:3]:
-    if role not in found:
-      raise DataError(
-        f'{file}, line 1: no {role} column among {_listed(names)}; pass '
-        f'columns={{{role!r}: name or position}}'
-      )
-  return found
-
-
-def _listed(names: list[str]) -> str:
-  """Returns the names on one line of bounded length."""
-  return ' '.join(', '.join(names).split())[:120]
+  return any(map(role_of, names)) and not any(map(is_number, names))
 
 
 def _netflix(lines: tokens.Lines) -> tokens.Fields:
@@ -465,18 +397,9 @@ def _read_dense(raw, path, columns, delimiter, header, missing) -> tuple:
   file, missing = str(path), '' if missing is None else missing
   delimiter = delimiter or _sniff(raw, file, (*_DELIMITERS, ' '))
   names, body = _cut(raw, tokens.split_lines(raw, file), delimiter)
-  columns = dict(columns or {})
   if header is None:
-    user, first = columns.get('user'), columns.get('item', 0)
-    if isinstance(user, str) or isinstance(first, str):
-      header = True
-    else:
-      cells = [n for k, n in enumerate(names) if k >= first and k != user]
-      header = dense.is_header(cells, missing)
-  if header and 'user' not in columns:
-    named = {_role(name): k for k, name in enumerate(names)}
-    columns |= {'user': named['user']} if 'user' in named else {}
-  user, first = _places(names, columns, header, file)
+    header = dense.has_header(names, columns or {}, missing)
+  user, first = dense.places(names, columns or {}, header, file)
   fields = body(header)
   found = dense.entries(fields, first, missing)
   users, items = dense.numbered(found.row), dense.numbered(found.column)
@@ -487,30 +410,6 @@ def _read_dense(raw, path, columns, delimiter, header, missing) -> tuple:
     every = factorize(np.array(names[first:]), 'item', where)
     items = dense.named(every, found.column)
   return users, items, found.value, None, found.cells.where
-
-
-def _places(
-  names: list[str], columns: Mapping[str, str | int], header: bool, file: str
-) -> tuple[int | None, int]:
-  """Returns where a matrix has its users' ids, if it has them, and ratings."""
-  found: dict[str, int] = {}
-  for role, column in columns.items():
-    if role not in ('user', 'item'):
-      raise DataError(f'columns: {role!r} is not one of user, item of a matrix')
-    known: list[Any] = names if header else []
-    if isinstance(column, int):
-      known = list(range(len(names)))
-    if column not in known:
-      have = f'there are: {_listed(names)}' if header else 'no header'
-      raise DataError(f'{file}, line 1: no {role} column {column!r}; {have}')
-    found[role] = known.index(column)
-  user = found.get('user')
-  first = found.get('item', 0 if user is None else user + 1)
-  if user is not None and not user < first < len(names):
-    raise DataError(
-      f'{file}, line 1: the user column {user} must come before those of items'
-    )
-  return user, first
 
 
 def _read_parquet(path: pathlib.Path, columns) -> tuple:
@@ -524,7 +423,7 @@ def _read_parquet(path: pathlib.Path, columns) -> tuple:
     ) from error
   try:
     names = pq.read_schema(path).names
-    found = _choose(names, columns or {}, True, str(path))
+    found = choose(names, columns or {}, True, str(path))
     # Not `filters` or threads over columns: ratings fit in memory.
     table = pq.read_table(path, columns=[names[k] for k in found.values()])
   except (pa.ArrowException, OSError) as error:

@@ -10,6 +10,8 @@ alone; it costs the others nothing beyond the release.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,7 @@ import numpy as np
 
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.ratings.ids import places
-from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.ratings.table import Ratings, from_arrays, from_dataframe
 from dpmf_jax.rows import SLICES, SLOTS, put_rows, rows
 from dpmf_jax.serving.models import Model, seen_matrix
 from dpmf_jax.types import Factors, Fit, Release
@@ -65,14 +67,25 @@ def user_factors(
     stop = min(start + size, num_users)
     part = slice(ends[start], ends[stop])
     block = rows(
-      user[part] - start, item[part], value[part], size, least_chunks=chunks
+      user[part] - start,
+      item[part],
+      value[part],
+      size,
+      len(item_factors),
+      side='user',
+      least_chunks=chunks,
     )
     fitted = fitted_users(put_rows(block), items).factors.user
     found[start:stop] = np.asarray(fitted)[: stop - start]
   return found
 
 
-def fold_in(model: Model, ratings: Ratings, *, fit: Fit | None = None) -> Model:
+def fold_in(
+  model: Model,
+  ratings: Ratings | Mapping[Any, Mapping[Any, float]] | Any,
+  *,
+  fit: Fit | None = None,
+) -> Model:
   """The model with the users of `ratings` in place of its own.
 
   Each of them gets the row that fits their own ratings best, and what they
@@ -81,7 +94,8 @@ def fold_in(model: Model, ratings: Ratings, *, fit: Fit | None = None) -> Model:
 
   Args:
     model: its item factors must be released.
-    ratings: of users who need not be in the model, with its items' ids.
+    ratings: of users who need not be in the model, with its items' ids: a
+      `Ratings`, a pandas DataFrame, or {user: {item: rating}}.
     fit: priors and ridges; the model's by default.
 
   Privacy: see the module. The result is for the eyes of these users.
@@ -96,8 +110,9 @@ def fold_in(model: Model, ratings: Ratings, *, fit: Fit | None = None) -> Model:
     raise ValueError(
       'new users cannot be folded into this model: how its users are fitted '
       'to the items is not known (neither user factors nor how to fit them are '
-      'released); pass fit='
+      'released)'
     )
+  ratings = _ratings(ratings, model.scale)
   low, high = map(np.float32, model.scale)  # as ratings are
   outside = (ratings.value < low) | (ratings.value > high)
   if outside.any():
@@ -137,6 +152,25 @@ def fold_in(model: Model, ratings: Ratings, *, fit: Fit | None = None) -> Model:
     covered=True,
     fit=fit,
   )
+
+
+def _ratings(given: Any, scale: tuple[float, float]) -> Ratings:
+  """What was given, as Ratings."""
+  if isinstance(given, Ratings):
+    return given
+  if hasattr(given, 'iloc'):
+    return from_dataframe(given, scale=scale)
+  if not isinstance(given, Mapping) or not all(
+    isinstance(own, Mapping) and own for own in given.values()
+  ):
+    raise ValueError(
+      f'ratings of type {type(given).__name__} must be Ratings, a DataFrame or '
+      "{user: {item: rating}} such as {'me': {'50': 5}}, with a rating for each"
+    )
+  triples = [(u, i, r) for u, own in given.items() for i, r in own.items()]
+  users, items, values = zip(*triples, strict=True) if triples else ((),) * 3
+  ids = lambda column: np.array(column, object)
+  return from_arrays(ids(users), ids(items), values, scale=scale)
 
 
 def _power_of_two(least: int) -> int:

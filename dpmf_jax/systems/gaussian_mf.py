@@ -26,7 +26,7 @@ from dpmf_jax.mechanisms import noise
 from dpmf_jax.mechanisms.clipping import clip_scale
 from dpmf_jax.plans.gaussian_mf import (
   GaussianMFConfig,
-  lattice_unit,
+  lattice_spacing,
   plan,
 )
 from dpmf_jax.rows import Data
@@ -164,7 +164,7 @@ def gaussian_mf(config: GaussianMFConfig) -> System:
     noise = map(rounded_up, stds)
     if sound:
       lattice.check_size(data, bits)
-      spacing = lattice_unit(config)
+      spacing = lattice_spacing(config)
       noise = (lattice.gradient_noise(std, spacing, bits) for std in stds)
     hyper = traced(
       config,
@@ -184,4 +184,5 @@ def gaussian_mf(config: GaussianMFConfig) -> System:
     model=_model,
     steps=config.steps,
     guarantee=planned.guarantee,
+    scale=config.scale,
   )

@@ -225,6 +225,7 @@ def local_mf(config: LocalMFConfig) -> System:
     steps=1,
     guarantee=settings.plan(config).guarantee,
     views={'transcript': transcript},
+    scale=config.scale,
   )
 
 
@@ -256,7 +257,7 @@ def _record_hyper(config: LocalMFConfig) -> Any:
       levels,
       settings.plan(config).noise['answers'],
       center=config.center,
-      unit=config.quarter,
+      spacing=config.quarter,
     ),
   )
 

@@ -91,4 +91,5 @@ def nonprivate(config: NonprivateConfig) -> System:
     model=_model,
     steps=SPEC.plan(config).steps,
     guarantee=SPEC.plan(config).guarantee,
+    scale=config.scale,
   )

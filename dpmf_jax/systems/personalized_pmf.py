@@ -139,6 +139,7 @@ def personalized_pmf(
     steps=1,
     guarantee=plan(config, rank).guarantee,
     personal=_personal(config, rank),
+    scale=config.scale,
   )
 
 
@@ -174,7 +175,7 @@ def _personal(config: PersonalizedPMFConfig, rank: int) -> Personal:
 def _asked(rows) -> jax.Array:
   if rows.epsilon is None:
     raise ValueError(
-      'the ratings have no specification: give each an epsilon with '
-      'data.specification, or --epsilon_column'
+      'the ratings have no specification: give each an epsilon of its own, as '
+      'dpmf_jax.ratings.specification does'
     )
   return jnp.asarray(rows.epsilon)

@@ -307,6 +307,7 @@ def power_mf(config: PowerMFConfig) -> System:
     model=_model,
     steps=plan.steps,
     guarantee=plan.guarantee,
+    scale=config.scale,
   )
 
 
@@ -349,7 +350,7 @@ def _hyper(config: PowerMFConfig) -> Any:
       2 * settings.MAX_ROUNDS,
       (
         lattice.gradient_noise(
-          s, settings.lattice_unit(config), config.lattice_bits
+          s, settings.lattice_spacing(config), config.lattice_bits
         )
         for s in rows
       ),

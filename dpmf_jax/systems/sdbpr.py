@@ -36,7 +36,7 @@ from dpmf_jax.systems.sdcf.client_blocks import (
   client_blocks,
   over_clients,
 )
-from dpmf_jax.systems.sdcf.client_errors import choice
+from dpmf_jax.systems.sdcf.client_errors import selection
 from dpmf_jax.systems.sdcf.types import (
   Client,
   Contribution,
@@ -95,7 +95,7 @@ def client_round(
   """
   coin_key, pair_key, own_key, rest_key = jax.random.split(key, 4)
   p, eta, langevin = client.factors, public.step_size, public.langevin
-  chosen = choice(coin_key, client.memory, len(public.item), capacity)
+  chosen = selection(coin_key, client.memory, len(public.item), capacity)
   rated = own.rated if sign == 'true' else chosen.bits
 
   scores = public.item @ p
@@ -212,6 +212,7 @@ def sdbpr(config: SDBPRConfig) -> System:
       model=sdcf.model,
       steps=plan(config).steps,
       guarantee=plan(config).guarantee,
+      scale=config.scale,
     )
   return System(
     init=init,
@@ -221,4 +222,5 @@ def sdbpr(config: SDBPRConfig) -> System:
     model=sdcf.model,
     steps=plan(config).steps,
     guarantee=plan(config).guarantee,
+    scale=config.scale,
   )

@@ -31,7 +31,7 @@ from dpmf_jax.systems.sdcf.client_blocks import (
   client_blocks,
   over_clients,
 )
-from dpmf_jax.systems.sdcf.client_errors import choice, sent_errors
+from dpmf_jax.systems.sdcf.client_errors import selection, sent_errors
 from dpmf_jax.systems.sdcf.types import (
   Client,
   Contribution,
@@ -108,7 +108,7 @@ def client_round(
   user = fm.side(p, client.features, public.shared.user)
   items = fm.side(public.item, public.features, public.shared.item)
 
-  chosen = choice(coin_key, client.memory, num_items, capacity)
+  chosen = selection(coin_key, client.memory, num_items, capacity)
   scores = fm.predictions(user, items, public.shared.offset)
   residual = jnp.where(own.rated, scores - own.value, 0.0)  # [I]
   error = sent_errors(
@@ -328,6 +328,7 @@ def sdfm(config: SDFMConfig) -> System:
       model=model,
       steps=plan(config).steps,
       guarantee=plan(config).guarantee,
+      scale=config.scale,
     )
   return System(
     init=init,
@@ -342,4 +343,5 @@ def sdfm(config: SDFMConfig) -> System:
     model=model,
     steps=plan(config).steps,
     guarantee=plan(config).guarantee,
+    scale=config.scale,
   )

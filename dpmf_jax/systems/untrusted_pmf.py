@@ -32,7 +32,7 @@ def untrusted_pmf(
       mean each. Rows longer than 1 in L1 norm are shortened.
 
   Privacy (sound): one rating moves (A, b) of one item by at most
-  `moved_units` in L1 norm, as integers (`untrusted_sums.rating_terms`), and
+  `rating_move` in L1 norm, as integers (`untrusted_sums.rating_terms`), and
   all sums are exact on the ring. At least U - c - d users arrived and do not
   collude. The shares of noise in their reports add up to two-sided geometric
   noise on every coordinate (`mechanisms.shares`), so that the sum, and what is
@@ -71,6 +71,7 @@ def untrusted_pmf(
     steps=planned.steps,
     guarantee=planned.guarantee,
     views=untrusted_sums.views(colluding),
+    scale=config.scale,
   )
 
 
@@ -86,4 +87,5 @@ def _paper(config: UntrustedPMFConfig) -> System:
     steps=config.rounds,
     guarantee=plan(config).guarantee,
     views=untrusted_rounds.VIEWS,
+    scale=config.scale,
   )

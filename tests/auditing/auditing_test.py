@@ -304,6 +304,43 @@ def test_pairs_are_neighbours(unit, relation):
     assert pair.first.num_items == pair.second.num_items
 
 
+KINDS = [
+  (unit, relation)
+  for unit in ('rating', 'user')
+  for relation in ('replace', 'add_remove')
+]
+
+
+@pytest.mark.parametrize('stated', KINDS)
+@pytest.mark.parametrize('of', KINDS)
+def test_a_pair_is_held_against_guarantees_about_it_alone(stated, of):
+  system, _ = first_case()
+  unit, relation = stated
+  guarantee = dataclasses.replace(
+    system.guarantee, unit=unit, relation=relation
+  )
+  system = system._replace(guarantee=guarantee)
+  pair = pairs.library_pairs(*of, (1.0, 5.0))[-1]
+  if stated == of:
+    pairs.check_pair(pair, *stated)
+    return
+  target = auditing.Target('', '', system, pair, 'known', DELTA)
+  if stated == ('user', 'replace') and of == ('rating', 'replace'):
+    pairs.check_pair(pair, *stated)  # one of a user's ratings has changed
+    return
+  with pytest.raises(ValueError, match=f'speaks of unit={unit!r}, relation='):
+    next(auditing.audit(jax.random.key(0), [target], runs=64))
+
+
+def test_a_pair_shares_its_lists_of_ids(small_ratings):
+  other = dataclasses.replace(
+    small_ratings, item_ids=small_ratings.item_ids + 1
+  )
+  pair = pairs.Pair('shifted', small_ratings, other)
+  with pytest.raises(ValueError, match='has neighbours for nothing'):
+    pairs.check_pair(pair, 'rating', 'replace')
+
+
 # Cases: every variant is attacked.
 
 

@@ -31,6 +31,7 @@ def by_item(ratings, values=None, mesh=None, **layout):
     ratings.user,
     np.asarray(value, np.float32),
     ratings.num_items,
+    ratings.num_users,
     chunk_multiple=1 if mesh is None else mesh.size,
     **layout,
   )
@@ -379,7 +380,7 @@ def test_float_sums_run_on_two_devices(small_ratings):
 
 def test_padding_changes_nothing(small_ratings):
   plain = layouts.rows(
-    small_ratings.item, small_ratings.user, small_ratings.value, 40
+    small_ratings.item, small_ratings.user, small_ratings.value, 40, 60
   )
   # Whole chunks of padding, and slots past the end of a slice that are full.
   more = layouts.rows(
@@ -387,6 +388,7 @@ def test_padding_changes_nothing(small_ratings):
     small_ratings.user,
     small_ratings.value,
     40,
+    60,
     chunk_multiple=8,
   )
   assert len(more.column) > len(plain.column)

@@ -54,8 +54,8 @@ def test_paper():
   assert result['sigma'] == pytest.approx(4 * result['noise_multiplier'])
   same = result['same_noise_if_only_the_noised_gradient_leaked']
   assert same['exact'] < 0.9 * result['epsilon']
-  assert same['exact'] < same['rdp_optimal'] < same['rdp_mironov']
-  assert same['rdp_mironov'] == pytest.approx(result['epsilon'], rel=1e-9)
+  assert same['exact'] < same['renyi_canonne'] < same['renyi_mironov']
+  assert same['renyi_mironov'] == pytest.approx(result['epsilon'], rel=1e-9)
 
 
 def test_paper_from_the_overall_epsilon():

@@ -142,7 +142,7 @@ def test_slices_are_not_fetched(tmp_path):
   with pytest.raises(DataError, match='no public address') as caught:
     catalog.fetch('anime-slice', data_dir=tmp_path, quiet=True)
   assert str(tmp_path) in str(caught.value)
-  assert '--data_dir=DIR' in str(caught.value)
+  assert 'data_dir or DPMF_DATA_DIR to DIR' in str(caught.value)
 
 
 def test_download_enters_the_cache_whole(tmp_path, tiny, server, capsys):

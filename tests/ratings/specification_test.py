@@ -337,7 +337,6 @@ def flagsaver_of(words=()):
 
   with flagsaver.flagsaver():
     flags.FLAGS(['train', *words])
-    specifications._table.cache_clear()  # read once by a command line
     yield specifications
 
 

@@ -309,7 +309,7 @@ def test_it_learns_from_features_on_one_device_and_two(small_ratings, variant):
   data = training_data(small_ratings)
   start = system.init(jax.random.key(0), data)
   errors = [
-    metrics.rmse(data.by_user, system.model(s, data), SCALE)
+    metrics.rmse(system.model(s, data), data.by_user, SCALE)
     for s in (start, states[0])
   ]
   assert errors[1] < 0.6 * errors[0]

@@ -35,7 +35,7 @@ from dpmf_jax.systems.sdcf.types import (
   Upload,
 )
 
-# (key, client, own ratings, public) -> (Client, Report)
+# (key, client, own ratings, public) -> (Client, Upload)
 ClientReport = Callable[..., tuple[Client, Upload]]
 
 

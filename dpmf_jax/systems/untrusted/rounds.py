@@ -58,7 +58,7 @@ class Hyper(NamedTuple):
   round_noise: jax.Array
   residual_bound: jax.Array
   online: jax.Array
-  unit: jax.Array  # 2^-f
+  spacing: jax.Array  # 2^-f
 
 
 class State(NamedTuple):
@@ -85,7 +85,7 @@ def hyper_of(config: UntrustedPMFConfig, num_users: int) -> Hyper:
     round_noise=jnp.float32(config.round_noise),
     residual_bound=jnp.float32(config.residual_bound),
     online=jnp.float32(config.online),
-    unit=jnp.float32(2.0 ** -fraction_bits(config, num_users)),
+    spacing=jnp.float32(2.0 ** -fraction_bits(config, num_users)),
   )
 
 
@@ -153,7 +153,7 @@ def share_counts(
 
 
 def _counts(values: jax.Array, hyper: Hyper) -> jax.Array:
-  return jnp.round(values / hyper.unit).astype(jnp.int32)
+  return jnp.round(values / hyper.spacing).astype(jnp.int32)
 
 
 def gradient_sums(
@@ -297,7 +297,7 @@ def server_gradient(
   sums: jax.Array, items: jax.Array, hyper: Hyper
 ) -> jax.Array:
   """The gradient [I, D] that the recommender follows, from unmasked sums."""
-  return sums.astype(jnp.float32) * hyper.unit + 2.0 * hyper.ridge * items
+  return sums.astype(jnp.float32) * hyper.spacing + 2.0 * hyper.ridge * items
 
 
 def rounds_model(state: State, data: Data) -> Release:

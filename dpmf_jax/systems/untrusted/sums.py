@@ -1,7 +1,7 @@
 """One secure sum of every item's normal equations: the sound untrusted form.
 
 For item j, with integer features p_u of its raters and labels y: A = sum p p^T
-and b = sum y p, in units of noise. Every user of the public list reports
+and b = sum y p, in integers. Every user of the public list reports
 (A, b) for all items, with zeros where they rated nothing, plus a share of
 noise and a mask. Nobody sees who rated what. The sum is all there is: users
 fit their own side to the items that are computed from it.
@@ -26,7 +26,7 @@ from dpmf_jax.mechanisms import secure_sum, shares
 from dpmf_jax.plans.untrusted_pmf import (
   FEATURE_BITS,
   UntrustedPMFConfig,
-  units_of,
+  sizes_of,
 )
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems import noisy_equations
@@ -45,11 +45,11 @@ _MAX_REPORTED = 2**22
 class Hyper(NamedTuple):
   """Traced settings: changing one does not compile again."""
 
-  count_units: jax.Array  # int32
-  label_units: jax.Array  # int32
+  count_size: jax.Array  # int32
+  label_size: jax.Array  # int32
   label_bound: jax.Array
   center: jax.Array
-  noise_variance: jax.Array  # of a coordinate, in units
+  noise_variance: jax.Array  # of a coordinate of the sums
   more_shape: jax.Array  # of noise beyond what is needed: c / (U - c)
   prior_variance: jax.Array
   bias_ridge: jax.Array
@@ -94,7 +94,7 @@ def hyper_of(config: UntrustedPMFConfig, num_users: int) -> Hyper:
   Raises:
     ValueError: where sums could wrap, or nobody is left to add noise.
   """
-  units, c = units_of(config), config.unneeded
+  sizes, c = sizes_of(config), config.unneeded
   if c >= num_users:
     raise ValueError(
       f'colluders + dropouts = {c} must be below the number of users, '
@@ -103,10 +103,10 @@ def hyper_of(config: UntrustedPMFConfig, num_users: int) -> Hyper:
   more = c / (num_users - c)
   # Noise of which the tail is beyond that wraps: a wrong sum, no leak.
   spare = int(np.ceil((1 + more) * shares.reach(config.noise_bits)))
-  secure_sum.check_headroom(num_users, max(units), spare)
+  secure_sum.check_headroom(num_users, max(sizes), spare)
   return Hyper(
-    count_units=jnp.int32(units.counts),
-    label_units=jnp.int32(units.labels),
+    count_size=jnp.int32(sizes.counts),
+    label_size=jnp.int32(sizes.labels),
     label_bound=jnp.float32(config.label_bound),
     center=jnp.float32(config.center),
     noise_variance=jnp.float32(shares.variance(config.noise_bits) * (1 + more)),
@@ -133,18 +133,18 @@ def rating_terms(
 ) -> jax.Array:
   """What ratings [...] of users with features [..., D] add: int32 [..., W].
 
-  Privacy: |l| <= label_units for the label's integer l, whatever the value,
+  Privacy: |l| <= label_size for the label's integer l, whatever the value,
   NaN included. With integers of L1 norm at most 2^8 for p, and every entry
-  rounded towards zero, the triangle of A adds at most count_units in L1 norm,
+  rounded towards zero, the triangle of A adds at most count_size in L1 norm,
   as (|p|_1^2 + |p|_2^2) / 2 <= |p|_1^2, and b at most |l|.
   """
   row, column = np.triu_indices(features.shape[-1])
   scaled = (value - hyper.center) / hyper.label_bound
   scaled = jnp.where(jnp.isnan(scaled), 0.0, jnp.clip(scaled, -1.0, 1.0))
-  label = jnp.round(scaled * hyper.label_units.astype(jnp.float32))
+  label = jnp.round(scaled * hyper.label_size.astype(jnp.float32))
   label = label.astype(jnp.int32)
-  label = jnp.clip(label, -hyper.label_units, hyper.label_units)[..., None]
-  matrix = features[..., row] * features[..., column] * hyper.count_units
+  label = jnp.clip(label, -hyper.label_size, hyper.label_size)[..., None]
+  matrix = features[..., row] * features[..., column] * hyper.count_size
   toward_zero = lambda x, bits: jnp.sign(x) * (jnp.abs(x) >> bits)
   return jnp.concatenate(
     [
@@ -177,13 +177,13 @@ def item_vectors(sums: jax.Array, hyper: Hyper) -> jax.Array:
   # W = D (D + 3) / 2
   rank = int((np.sqrt(9 + 8 * sums.shape[1]) - 3) / 2 + 0.5)
   size = sums.shape[1] - rank
-  label_unit = hyper.label_bound / hyper.label_units
-  matrix = sums[:, :size].astype(jnp.float32) / hyper.count_units
-  vector = sums[:, size:].astype(jnp.float32) * label_unit
+  label_spacing = hyper.label_bound / hyper.label_size
+  matrix = sums[:, :size].astype(jnp.float32) / hyper.count_size
+  vector = sums[:, size:].astype(jnp.float32) * label_spacing
   return noisy_equations.shrunk_solution(
     normal.symmetric(matrix),
     vector,
-    hyper.noise_variance * jnp.square(label_unit),
+    hyper.noise_variance * jnp.square(label_spacing),
     hyper.prior_variance,
   )
 
