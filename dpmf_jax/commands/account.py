@@ -61,11 +61,12 @@ from typing import Any, cast
 from absl import flags
 
 from dpmf_jax import accounting, plans
-from dpmf_jax.commands import accounts, cli, settings
+from dpmf_jax.commands import accounts, cli, plugins, settings
 from dpmf_jax.commands.accounts import Answer
 from dpmf_jax.plans import selection
 from dpmf_jax.plans.selection import Selected
 
+flags.adopt_module_key_flags(plugins)
 # What has several values in a table has a flag that takes a list.
 _FLAGS = settings.define(several=('steps', 'epsilon'))
 _STEPS, _EPSILON = _FLAGS['steps'], _FLAGS['epsilon']
@@ -146,7 +147,7 @@ def _names(found: Sequence[flags.FlagHolder]) -> list[str]:
 
 # What --help shows together, and what not every system reads.
 GROUPS = {
-  'system': ('system',),
+  'system': ('system', 'plugin'),
   'privacy': (
     'variant', 'scale', 'epsilon', 'delta', 'relation', 'steps',
     'noise_multiplier', 'sigma', *_names(_OF_PLAIN),
