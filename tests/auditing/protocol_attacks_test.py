@@ -172,7 +172,7 @@ def test_audits_refute_what_the_paper_claims(view, least):
     and (view == 'public')
     == (target.system.guarantee.released[-1] == 'id lists')
   )
-  (finding,) = auditing.audit(jax.random.key(1), [target], runs=16_000)
+  (finding,) = auditing.findings(jax.random.key(1), [target], runs=16_000)
   assert finding.stated == 1
   assert finding.refuted
   assert finding.lower_bound > least
