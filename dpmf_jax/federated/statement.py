@@ -46,13 +46,14 @@ def write_published(folder: Path, plan: Plan, item: np.ndarray) -> None:
 
 def release_of(plan: Plan, item: np.ndarray) -> Release:
   """The items, and how a user is fitted to them, as in the simulator."""
-  config, width = plan.config, item.shape[1]
-  prior, ridge, offset = np.zeros(width), np.full(width, config.ridge), 0.0
-  if plan.sums:
+  config, offset = plan.config, 0.0
+  if plan.sums:  # a constant feature, and a bias of their own
+    item = np.append(item, np.ones_like(item[:, :1]), axis=1)
+    prior, ridge = (1.0, 0.0), (config.vector_ridge, config.bias_ridge)
     offset = config.center
-    prior[:-1] = 1.0  # the constant feature; the last column is a bias
-    ridge[:-1], ridge[-1] = config.vector_ridge, config.bias_ridge
-  fit = Fit(np.float32(prior), np.float32(ridge))
+  else:
+    prior, ridge = (np.full(item.shape[1], x) for x in (0.0, config.ridge))
+  fit = Fit(np.asarray(prior, np.float32), np.asarray(ridge, np.float32))
   return Release(Factors(None, item), np.float32(offset), fit)
 
 

@@ -309,7 +309,7 @@ def test_what_is_published_serves_anybody(sums, tmp_path):
   data = training_data(ratings)
   system = untrusted_pmf(plan.config)
   state = system.init(jax.random.key(0), data)
-  factors = state.factors._replace(item=jnp.asarray(item))
+  factors = state.factors._replace(item=jnp.asarray(model.item_factors))
   want = system.model(state._replace(factors=factors), data)
   np.testing.assert_allclose(
     folded.user_factors[0],
