@@ -28,6 +28,7 @@ ROOMS = (
   'mechanisms',
   'kernels',
   'systems',
+  'blocks',
   'training',
   'serving',
   'evaluation',
