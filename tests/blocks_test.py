@@ -136,8 +136,11 @@ def test_noise_is_for_integers_alone(add):
   for wrong in (jnp.ones(3), jnp.ones(3, 'uint32'), [jnp.ones(2, 'bfloat16')]):
     with pytest.raises(TypeError, match='noise is private on integers alone'):
       add(jax.random.clone(key), wrong, 1.0)
-  with pytest.raises(ValueError, match='must be positive'):
-    add(jax.random.clone(key), jnp.ones(3, int), 0.0)
+  for wrong in (0.0, -1.0, math.nan, 'much'):
+    with pytest.raises(ValueError, match='(std|scale) must be '):
+      add(jax.random.clone(key), jnp.ones(3, int), wrong)
+  with pytest.raises(ValueError, match='must be a number, got'):
+    jax.jit(add)(jax.random.clone(key), jnp.ones(3, int), 1.0)
   with pytest.raises(ValueError, match=r'too large for spacing=1.0'):
     add(jax.random.clone(key), jnp.ones(3, int), 2.0**23)
 
@@ -158,6 +161,23 @@ def test_noise_has_its_size_on_the_lattice(add, variance):
     assert abs(found.var() / (9 * variance) - 1) < 5 * math.sqrt(5 / 10_000)
     assert abs(found.mean()) < 5 * found.std() / 100
   assert abs(np.corrcoef(a.ravel(), b)[0, 1]) < 0.05
+
+
+@pytest.mark.parametrize(
+  'block',
+  [
+    lambda key: blocks.gaussian_noise(key, jnp.arange(6), 2.0),
+    lambda key: blocks.laplace_noise(key, jnp.arange(6), 2.0),
+    lambda key: blocks.nonprivate_gaussian_noise(key, jnp.arange(6.0), 2.0),
+    lambda key: blocks.randomized_response(key, jnp.arange(6) % 2, 0.5),
+    lambda key: blocks.sample(key, jnp.full(6, 0.5)),
+  ],
+)
+def test_batches_of_keys_are_keys_of_a_batch(block):
+  keys = jax.random.split(jax.random.key(0), 8)
+  many = np.asarray(jax.jit(jax.vmap(block))(keys))
+  assert len(np.unique(many, axis=0)) > 4
+  np.testing.assert_allclose(many[3], block(jax.random.clone(keys)[3]))
 
 
 def test_chances_are_those_asked_for():

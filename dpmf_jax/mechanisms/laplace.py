@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from dpmf_jax.accounting.events import checked_positive
 from dpmf_jax.accounting.rounding import DITHER_BITS
 from dpmf_jax.mechanisms import noise
 
@@ -62,6 +63,7 @@ def laplace_noise(
   [120.0, 10.0, 30.0]
   """
 
+  scale = checked_positive('scale', scale)
   return noise.with_noise(
     tree, scale, spacing, lambda shapes: _draws(key, shapes)
   )

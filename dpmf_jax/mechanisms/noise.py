@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
+from dpmf_jax.accounting.events import checked_positive
 from dpmf_jax.accounting.rounding import (
   DITHER_BITS,
   MAX_STD,
@@ -239,6 +240,7 @@ def gaussian_noise(
   >>> noisy['men'].tolist(), noisy['women'].tolist()
   ([11.0, 8.0], [9.0, 14.0])
   """
+  std = checked_positive('std', std)
   return with_noise(tree, std, spacing, lambda shapes: _draws(key, shapes))
 
 
@@ -257,6 +259,7 @@ def with_noise(
         f'is {jnp.result_type(leaf)}: sum what is rounded to a lattice '
         '(noisy_sum does), or use nonprivate_gaussian_noise'
       )
+  spacing = checked_positive('spacing', spacing)
   leaves = [jnp.asarray(leaf, jnp.int32) for leaf in leaves]
   limit = f'{spacing=}: at most 2^22 of them; use a larger one'
   noise = lattice_noise(size * ROUNDED_UP, spacing, limit=limit)

@@ -80,8 +80,9 @@ def sample(key: jax.Array, probabilities: jax.Array) -> jax.Array:
   Privacy: a chance is what float32 makes of it, in whole 2^-32, rounded down;
   NaN is 0. A sample protects nobody by itself. It makes a mechanism that runs
   on what is kept more private, if nobody learns what that is: with one rate
-  for all `accounting.SubsampledGaussian`, and for rates of their own
-  `probabilities` and `accounting.sampled_epsilon`.
+  for all `accounting.SubsampledGaussian`, where delta has to pay for what the
+  mechanism leaves `uncovered`, too, and for rates of their own `probabilities`
+  and `accounting.sampled_epsilon`.
 
   >>> kept = sample(jax.random.key(0), jnp.full(1000, 0.25))
   >>> int(kept.sum())
