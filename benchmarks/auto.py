@@ -29,7 +29,7 @@ from absl import flags
 from dpmf_jax.commands import cli
 from dpmf_jax.evaluation import metrics
 from dpmf_jax.plans import SPECS
-from dpmf_jax.plans.auto import choice
+from dpmf_jax.plans.auto import recommended
 from dpmf_jax.ratings import catalog
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.rows import device_mesh, training_data
@@ -105,7 +105,7 @@ def system_rows(name: str, ratings) -> Iterator[tuple[str, System, Any]]:
   for unit, cells in TO_BEAT[name].items():
     for epsilon, to_beat in cells.items():
       budget = {'epsilon': epsilon, 'delta': DELTA[unit]}
-      system, settings = choice(
+      system, settings = recommended(
         unit,
         num_users=ratings.num_users,
         num_items=ratings.num_items,
@@ -139,7 +139,7 @@ def rmse_of(system: System, splits) -> tuple[list[float], list[float]]:
     state = fit(system, jax.random.key(seed), data)
     model = jax.device_get(jax.jit(system.model)(state, data))
     rows = training_data(test).by_user
-    values.append(metrics.rmse(rows, model, train.scale))
+    values.append(metrics.rmse(model, rows, train.scale))
     seconds.append(time.perf_counter() - began)
   return values, seconds
 

@@ -48,7 +48,7 @@ def rmse(config, train, test, seed) -> float:
   state = fit(system, jax.random.key(seed), data)
   # The paper's RMSE is that of predictions as they are.
   scale = None if config.variant == 'paper' else train.scale
-  return metrics.rmse(rows.by_user, system.model(state, data), scale)
+  return metrics.rmse(system.model(state, data), rows.by_user, scale)
 
 
 def paper_table(ratings) -> list[str]:

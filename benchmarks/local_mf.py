@@ -98,7 +98,7 @@ def rmse(config: LocalMFConfig, seed: int, data, test, *, scale) -> float:
   system = local_mf(config)
   state = fit(system, jax.random.key(seed), data)
   model = jax.device_get(system.model(state, data))
-  return metrics.rmse(test, model, scale)
+  return metrics.rmse(model, test, scale)
 
 
 if __name__ == '__main__':

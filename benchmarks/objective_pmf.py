@@ -226,7 +226,7 @@ def held_out(make, ratings, seed: int, **fractions: float) -> Errors:
   rows = training_data(test).by_user
   grid = metrics.error_grid(ratings.scale)
   return Errors(
-    metrics.rmse(rows, model, ratings.scale),
+    metrics.rmse(model, rows, ratings.scale),
     metrics.error_cdf(rows, model, grid, ratings.scale),
   )
 

@@ -153,7 +153,7 @@ def rmse_figures(ratings, rows) -> Iterator[tuple[str, list[float]]]:
       state = fit(system, jax.random.key(seed), data)
       model = jax.device_get(system.model(state, data))
       rows_of = training_data(test).by_user
-      values.append(metrics.rmse(rows_of, model, ratings.scale))
+      values.append(metrics.rmse(model, rows_of, ratings.scale))
     yield row[0], values
     spent = (time.perf_counter() - began) / len(values)
     yield f'{row[0]}: seconds a run', [spent]

@@ -98,7 +98,7 @@ def held_out(
   user, item = model.factors
   predicted = model.offset + np.sum(user[test.user] * item[test.item], axis=1)
   error = np.clip(predicted, *ratings.scale) - test.value
-  rmse = metrics.rmse(training_data(test).by_user, model, ratings.scale)
+  rmse = metrics.rmse(model, test)
   return rmse, float(np.abs(error).mean())
 
 

@@ -7,14 +7,38 @@ imports JAX.
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+  from collections.abc import Callable
+  from typing import ParamSpec
+
+  from dpmf_jax import accounting as accounting
+  from dpmf_jax import auditing as auditing
+  from dpmf_jax import certificates as certificates
+  from dpmf_jax import commands as commands
+  from dpmf_jax import evaluation as evaluation
+  from dpmf_jax import federated as federated
+  from dpmf_jax import files as files
+  from dpmf_jax import kernels as kernels
+  from dpmf_jax import keys as keys
+  from dpmf_jax import mechanisms as mechanisms
+  from dpmf_jax import plans as plans
+  from dpmf_jax import ratings as ratings
+  from dpmf_jax import rows as rows
+  from dpmf_jax import runs as runs
+  from dpmf_jax import serving as serving
+  from dpmf_jax import systems as systems
+  from dpmf_jax import training as training
+  from dpmf_jax import types as types
   from dpmf_jax.accounting import epsilon as epsilon
+  from dpmf_jax.auditing import audit as audit
   from dpmf_jax.evaluation.metrics import baselines as baselines
+  from dpmf_jax.evaluation.metrics import release_rmse as release_rmse
   from dpmf_jax.evaluation.metrics import rmse as rmse
   from dpmf_jax.evaluation.ranking import ranking_metrics as ranking_metrics
+  from dpmf_jax.keys import random_key as random_key
   from dpmf_jax.plans.als import ALSConfig as ALSConfig
   from dpmf_jax.plans.dpals import DPALSConfig as DPALSConfig
   from dpmf_jax.plans.gaussian_mf import GaussianMFConfig as GaussianMFConfig
@@ -45,78 +69,108 @@ if TYPE_CHECKING:
   from dpmf_jax.ratings.table import with_public_ids as with_public_ids
   from dpmf_jax.rows import Data as Data
   from dpmf_jax.rows import training_data as training_data
+  from dpmf_jax.runs.run import Run as Run
+  from dpmf_jax.runs.train import train as train
   from dpmf_jax.serving.folding import fold_in as fold_in
   from dpmf_jax.serving.models import Model as Model
   from dpmf_jax.serving.models import load_model as load_model
+  from dpmf_jax.serving.models import model_from_release as model_from_release
+  from dpmf_jax.serving.models import predict as predict
   from dpmf_jax.serving.models import recommend as recommend
   from dpmf_jax.serving.models import similar_items as similar_items
-  from dpmf_jax.systems.als import als as als
-  from dpmf_jax.systems.dpals import dpals as dpals
-  from dpmf_jax.systems.gaussian_mf import gaussian_mf as gaussian_mf
-  from dpmf_jax.systems.langevin import langevin as langevin
-  from dpmf_jax.systems.local_mf import local_mf as local_mf
-  from dpmf_jax.systems.nonprivate import nonprivate as nonprivate
-  from dpmf_jax.systems.objective_pmf import objective_pmf as objective_pmf
-  from dpmf_jax.systems.personalized_pmf import (
-    personalized_pmf as personalized_pmf,
-  )
-  from dpmf_jax.systems.power_mf import power_mf as power_mf
-  from dpmf_jax.systems.sdbpr import sdbpr as sdbpr
-  from dpmf_jax.systems.sdfm import sdfm as sdfm
-  from dpmf_jax.systems.sdmf import sdmf as sdmf
-  from dpmf_jax.systems.untrusted_pmf import untrusted_pmf as untrusted_pmf
+  from dpmf_jax.systems import register as register
+  from dpmf_jax.systems.factories import auto as auto
   from dpmf_jax.training import fit as fit
+  from dpmf_jax.types import Factors as Factors
+  from dpmf_jax.types import Guarantee as Guarantee
+  from dpmf_jax.types import Release as Release
+  from dpmf_jax.types import System as System
+
+  _P = ParamSpec('_P')
+
+  # A system takes the settings of its config; the variant fills some in.
+  def _factory(config: Callable[_P, object]) -> Callable[_P, System]: ...
+
+  als = _factory(ALSConfig)
+  dpals = _factory(DPALSConfig)
+  gaussian_mf = _factory(GaussianMFConfig)
+  langevin = _factory(LangevinConfig)
+  local_mf = _factory(LocalMFConfig)
+  nonprivate = _factory(NonprivateConfig)
+  objective_pmf: Callable[..., System]
+  personalized_pmf: Callable[..., System]
+  power_mf = _factory(PowerMFConfig)
+  sdbpr = _factory(SDBPRConfig)
+  sdfm = _factory(SDFMConfig)
+  sdmf = _factory(SDMFConfig)
+  untrusted_pmf = _factory(UntrustedPMFConfig)
 
 __version__ = '0.1.0'
 
-# The same names for run time; a test keeps the two lists equal.
-_MODULES = {
-  'baselines': 'evaluation.metrics',
-  'Data': 'rows',
-  'epsilon': 'accounting',
-  'fit': 'training',
-  'fold_in': 'serving.folding',
-  'from_arrays': 'ratings.table',
-  'from_csr': 'ratings.table',
-  'from_dataframe': 'ratings.table',
-  'load': 'ratings.catalog',
-  'load_model': 'serving.models',
-  'Model': 'serving.models',
-  'random_split': 'ratings.splits',
-  'ranking_metrics': 'evaluation.ranking',
-  'Ratings': 'ratings.table',
-  'read': 'ratings.formats',
-  'recommend': 'serving.models',
-  'rmse': 'evaluation.metrics',
-  'similar_items': 'serving.models',
-  'synthetic': 'ratings.synthetic',
-  'training_data': 'rows',
-  'with_public_ids': 'ratings.table',
+# The same names for run time, by module; a test keeps the two lists equal.
+_NAMES = {
+  'accounting': 'epsilon',
+  'auditing': 'audit',
+  'evaluation.metrics': 'baselines release_rmse rmse',
+  'evaluation.ranking': 'ranking_metrics',
+  'keys': 'random_key',
+  'ratings.catalog': 'load',
+  'ratings.formats': 'read',
+  'ratings.splits': 'random_split',
+  'ratings.synthetic': 'synthetic',
+  'ratings.table': (
+    'Ratings from_arrays from_csr from_dataframe with_public_ids'
+  ),
+  'rows': 'Data training_data',
+  'runs.run': 'Run',
+  'runs.train': 'train',
+  'serving.folding': 'fold_in',
+  'serving.models': (
+    'Model load_model model_from_release predict recommend similar_items'
+  ),
+  'systems': 'register',
+  'systems.factories': 'auto',
+  'training': 'fit',
+  'types': 'Factors Guarantee Release System',
 }
 
 
-def _modules() -> dict[str, str]:
-  """Every public name, the systems' functions and configs among them."""
-  from dpmf_jax.plans import SPECS
+def _public() -> dict[str, str]:
+  """The module of every public name; none for functions of systems."""
+  from dpmf_jax.plans import NAMES, SPECS
 
-  found = dict(_MODULES)
-  for name, spec in SPECS.items():
-    found |= {name: f'systems.{name}', spec.config.__name__: f'plans.{name}'}
+  found = dict.fromkeys(NAMES, '')
+  found |= {SPECS[n].config.__name__: f'plans.{n}' for n in NAMES}
+  for module, names in _NAMES.items():
+    found |= dict.fromkeys(names.split(), module)
   return found
 
 
-def __getattr__(name: str) -> Any:
+def _rooms() -> list[str]:
+  return [found.name for found in pkgutil.iter_modules(__path__)]
+
+
+def _loaded(name: str) -> Any:
+  if name in _rooms():
+    return importlib.import_module(f'{__name__}.{name}')
   if name == '__all__':
-    return sorted(_modules())
-  # A room that is not loaded yet, which its import goes on to load.
-  room = importlib.util.find_spec(f'{__name__}.{name}') is not None
-  if room or name.startswith('_') or name not in (found := _modules()):
+    return sorted(_public())
+  # What is asked for by Python itself should import nothing.
+  if name.startswith('_') or (module := _public().get(name)) is None:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  module = importlib.import_module(f'{__name__}.{found[name]}')
-  value = getattr(module, name)
-  globals()[name] = value
-  return value
+  if module:
+    return getattr(importlib.import_module(f'{__name__}.{module}'), name)
+  from dpmf_jax.systems.factories import factory
+
+  return factory(name)
 
 
 def __dir__() -> list[str]:
-  return sorted({*globals(), *_modules()})
+  return sorted({*globals(), *_public(), *_rooms()})
+
+
+if not TYPE_CHECKING:  # to which all would be Any
+
+  def __getattr__(name: str) -> Any:
+    value = globals()[name] = _loaded(name)
+    return value

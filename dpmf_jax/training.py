@@ -16,7 +16,7 @@ from dpmf_jax.rows import Data, check_scale, check_side, put_replicated
 from dpmf_jax.types import System
 
 
-class Report(NamedTuple):
+class Progress(NamedTuple):
   """What callbacks get at a block boundary."""
 
   step: int  # steps done so far
@@ -48,7 +48,7 @@ def fit(
   data: Data,
   *,
   report_every: int | None = None,
-  callbacks: Iterable[Callable[[Report], None]] = (),
+  callbacks: Iterable[Callable[[Progress], None]] = (),
   start: tuple[int, Any] | None = None,
 ) -> Any:
   """The state after all `system.steps` steps.
@@ -59,7 +59,7 @@ def fit(
       step.
     data: `rows.training_data(ratings)`.
     report_every: steps in a block; all of them by default.
-    callbacks: called with a `Report` before the first and after each block.
+    callbacks: called with a `Progress` before the first and after each block.
     start: (steps done, state) of an interrupted run with the same key, to go
       on from there.
 
@@ -78,12 +78,12 @@ def fit(
   state = put_replicated(state, data.by_user.mesh)
   callbacks = tuple(callbacks)
   for callback in callbacks:
-    callback(Report(done, state))
+    callback(Progress(done, state))
   while done < system.steps:
     # Boundaries are multiples of the block, wherever the run started.
     length = min(block - done % block, system.steps - done)
     state = _block(system.step, steps_key, state, data, done, length)
     done += length
     for callback in callbacks:
-      callback(Report(done, state))
+      callback(Progress(done, state))
   return state

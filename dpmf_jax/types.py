@@ -57,7 +57,7 @@ class Release(NamedTuple):
 
 
 class Tails(NamedTuple):
-  """How Gaussian draws, which end, are moved: for what groups are told.
+  """How Gaussian draws, which end, are moved: for what groups are promised.
 
   Attributes:
     noise_multiplier: noise over how far a unit moves all draws of a step
@@ -76,9 +76,10 @@ class Guarantee:
   """A privacy statement about what a system runs and releases.
 
   Attributes:
-    status: 'proved' (for the code as it runs), 'claimed' (the paper says so,
-      by the paper's formula) or 'none' (not private). Where somebody else's
-      system says 'proved', a certificate says 'stated'.
+    status: 'proved' (by us, for the code as it runs), 'stated' (by whoever
+      wrote a system that is not ours; a certificate says this also where such
+      a system says 'proved'), 'claimed' (the paper says so, by the paper's
+      formula) or 'none' (not private).
     unit: what one neighbouring step changes: a 'rating' or a whole 'user'.
     relation: 'replace' (its value changes, who rated what is public) or
       'add_remove' (it is there or not).

@@ -137,7 +137,7 @@ def test_noise_is_for_integers_alone(add):
     with pytest.raises(TypeError, match='noise is private on integers alone'):
       add(jax.random.clone(key), wrong, 1.0)
   for wrong in (0.0, -1.0, math.nan, 'much'):
-    with pytest.raises(ValueError, match='(std|scale) must be '):
+    with pytest.raises(ValueError, match=r'(std|scale) must be '):
       add(jax.random.clone(key), jnp.ones(3, int), wrong)
   with pytest.raises(ValueError, match='must be a number, got'):
     jax.jit(add)(jax.random.clone(key), jnp.ones(3, int), 1.0)

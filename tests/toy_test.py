@@ -169,9 +169,9 @@ def test_training(house, tmp_path):
     '--toy_weight=3',
     f'--output={tmp_path}/run',
   )
-  told = json.loads((tmp_path / 'run' / 'certificate.json').read_text())
-  assert told['parameters']['toy_weight'] == 3
-  assert told['epsilon'] == pytest.approx(1, rel=1e-6)
+  certificate = json.loads((tmp_path / 'run' / 'certificate.json').read_text())
+  assert certificate['parameters']['toy_weight'] == 3
+  assert certificate['epsilon'] == pytest.approx(1, rel=1e-6)
 
 
 @pytest.mark.slow
@@ -195,7 +195,8 @@ from docs import build
 config = dpmf_jax.ToyMeansConfig(
   relation='add_remove', scale=(1.0, 5.0), epsilon=1.0, delta=1e-6
 )
-assert dpmf_jax.toy_means(config).guarantee.status == 'proved'
+system = dpmf_jax.toy_means(scale=(1.0, 5.0), epsilon=1.0, delta=1e-6)
+assert system.guarantee == dpmf_jax.systems.build('toy_means', config).guarantee
 assert '| `toy_weight` | `2.0` | in (0, 10] |' in build.systems()
 """
   ran(house, '-c', code)

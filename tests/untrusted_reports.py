@@ -9,7 +9,7 @@ import numpy as np
 
 from dpmf_jax.federated import masks
 from dpmf_jax.mechanisms import secure_sum
-from dpmf_jax.mechanisms.secure_sum import Report
+from dpmf_jax.mechanisms.secure_sum import MaskedReport
 from dpmf_jax.systems.untrusted import rounds, sums
 
 
@@ -47,7 +47,7 @@ def gradient_report(
   values = jnp.asarray(values, jnp.float32)
   counts = rounds.gradient_counts(user, items, values, hyper)
   words = masks.masked_words(np.asarray(counts), share, mask)
-  return Report(round, sender, words)
+  return MaskedReport(round, sender, words)
 
 
 def collected_noise(share_reports, betas, rated, num_items):

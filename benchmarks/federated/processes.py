@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / 'dpmf_jax' / 'commands' / 'federated' / 'app'
-# Nothing is told to Flower's makers; quick looks for what there is to do.
+# Nothing is sent to Flower's makers; quick looks for what there is to do.
 _QUIET = {
   'FLWR_TELEMETRY_ENABLED': '0',
   'FLWR_DISABLE_UPDATE_CHECK': '1',

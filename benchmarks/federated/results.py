@@ -65,7 +65,7 @@ def accuracy(
   releases, same = compared(plan, parts, data, got, seed)
   scale = plan.config.scale
   return {
-    f'{name}test_rmse': metrics.rmse(held_out, release, scale)
+    f'{name}test_rmse': metrics.rmse(release, held_out, scale)
     for name, release in releases.items()
   } | same
 

@@ -97,7 +97,7 @@ def _sorted(array: np.ndarray) -> np.ndarray:
 def _rating_words(train: Ratings) -> np.ndarray:
   """A user's ratings next to one another, in float32 and as bytes.
 
-  As integers of 32 bits they could not be told from the numbers of items, and
+  As integers of 32 bits they would look like the numbers of items, and
   one as float64 is mostly zeros, of which there are others.
   """
   order = np.lexsort((train.item, train.user))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias, overload
 
-from dpmf_jax.accounting import claims, composition, events
+import numpy as np
+
+from dpmf_jax.accounting import claims, composition, events, rdp
+from dpmf_jax.accounting.arrays import elementwise
 from dpmf_jax.accounting.events import (
   ClaimedEvent,
   Event,
@@ -14,14 +18,24 @@ from dpmf_jax.accounting.events import (
 from dpmf_jax.types import Guarantee
 
 Accountable: TypeAlias = Guarantee | Event
+Numbers: TypeAlias = Sequence[float] | np.ndarray
 
 
-def epsilon(guarantee_or_event: Accountable, delta: float) -> float:
+@overload
+def epsilon(guarantee_or_event: Accountable, delta: float) -> float: ...
+@overload
+def epsilon(guarantee_or_event: Accountable, delta: Numbers) -> np.ndarray: ...
+def epsilon(guarantee_or_event: Accountable, delta: Any) -> Any:
   """The epsilon at `delta`: proved and rounded up, or the paper's formula.
 
   Exact for Gaussian releases, for a single Laplace release and for binary
   randomized responses of one epsilon; for anything else the smallest of the
-  valid `bounds`. Pure events may be asked for delta = 0.
+  valid `bounds`. Pure events may be asked for delta = 0. An array of deltas
+  gives an array.
+
+  >>> event = Gaussian(noise_multiplier=20.0, count=100)
+  >>> epsilon(event, [1e-5, 1e-6, 1e-7]).round(4).tolist()
+  [1.9931, 2.2541, 2.4903]
 
   Raises:
     ValueError: for a guarantee with status 'none', which has no epsilon, and
@@ -29,34 +43,95 @@ def epsilon(guarantee_or_event: Accountable, delta: float) -> float:
   """
   event = _event_of(guarantee_or_event)
   if isinstance(event, ClaimedEvent):
-    return claims.claimed_epsilon(event, delta)
-  return min(composition.epsilon_bounds(event, delta).values())
+    return elementwise(lambda d: claims.claimed_epsilon(event, d), delta)
+  smallest = lambda d: min(composition.epsilon_bounds(event, d).values())
+  return elementwise(smallest, delta)
 
 
-def delta(guarantee_or_event: Accountable, epsilon: float) -> float:
-  """The delta at `epsilon`: proved and rounded up, or the paper's formula."""
+@overload
+def delta(guarantee_or_event: Accountable, epsilon: float) -> float: ...
+@overload
+def delta(guarantee_or_event: Accountable, epsilon: Numbers) -> np.ndarray: ...
+def delta(guarantee_or_event: Accountable, epsilon: Any) -> Any:
+  """The delta at `epsilon`: proved and rounded up, or the paper's formula.
+
+  An array of epsilons gives an array.
+
+  >>> event = Gaussian(noise_multiplier=20.0, count=100)
+  >>> [float(f'{each:.3g}') for each in delta(event, [1.0, 2.0, 3.0])]
+  [0.00683, 9.44e-06, 3.4e-10]
+  """
   event = _event_of(guarantee_or_event)
   if isinstance(event, ClaimedEvent):
-    return claims.claimed_delta(event, epsilon)
-  return min(composition.delta_bounds(event, epsilon).values())
+    return elementwise(lambda e: claims.claimed_delta(event, e), epsilon)
+  smallest = lambda e: min(composition.delta_bounds(event, e).values())
+  return elementwise(smallest, epsilon)
 
 
 def bounds(guarantee_or_event: Accountable, delta: float) -> dict[str, float]:
   """Every valid epsilon at `delta`, by rule; `epsilon` is the smallest.
 
   The rules are those of `accounting.composition`, and 'claimed' for a claim.
+
+  >>> found = bounds(Gaussian(noise_multiplier=20.0, count=100), 1e-6)
+  >>> {rule: round(value, 4) for rule, value in found.items()}
+  {'exact': 2.2541, 'renyi_canonne': 2.4191, 'renyi_mironov': 2.7533}
   """
   event = _event_of(guarantee_or_event)
   if isinstance(event, ClaimedEvent):
     return {'claimed': claims.claimed_epsilon(event, delta)}
-  return composition.epsilon_bounds(event, delta)
+  found = composition.epsilon_bounds(event, delta)
+  if events.delta_left(event, delta) > 0:
+    for name in ('canonne', 'mironov'):
+      converted = renyi_epsilon(event, delta, name)
+      found.setdefault(f'renyi_{name}', converted.epsilon)
+  return found
+
+
+def renyi_epsilon(
+  guarantee_or_event: Accountable,
+  delta: Any,
+  conversion: rdp.Conversion = 'canonne',
+  order: float | None = None,
+) -> rdp.Converted:
+  """(epsilon, order): what the Renyi curve of an event is worth at `delta`.
+
+  Args:
+    guarantee_or_event: what is not a claim.
+    delta: a number, or an array of them, for which both are arrays.
+    conversion: 'mironov' (2017) or 'canonne' (Canonne, Kamath and Steinke
+      2020).
+    order: the best one if None.
+
+  `epsilon` is never larger: it is the smallest of all valid `bounds`.
+
+  >>> event = SubsampledGaussian(1.0, sampling_rate=0.01, count=1000)
+  >>> found, order = renyi_epsilon(event, 1e-6, 'mironov')
+  >>> round(found, 4), round(order, 2)
+  (2.8664, 8.06)
+  """
+  if conversion not in rdp.CONVERSIONS:
+    names = ' or '.join(map(repr, rdp.CONVERSIONS))
+    raise ValueError(f'conversion={conversion!r} must be {names}')
+  event = _event_of(guarantee_or_event)
+  curve = composition.curve_of(event)
+  return elementwise(
+    lambda d: rdp.CONVERSIONS[conversion](
+      curve, events.delta_left(event, d), order
+    ),
+    delta,
+  )
 
 
 def uncovered(guarantee_or_event: Accountable) -> float:
-  """The least delta at which an epsilon is stated; 0 for a claim or nothing."""
+  """The least delta at which an epsilon is stated; 0 for a claim or nothing.
+
+  >>> uncovered(compose(Gaussian(20.0, 10, uncovered=1e-10), Laplace(2.0)))
+  1e-10
+  """
   event = guarantee_or_event
   if isinstance(event, Guarantee):
-    event = event.event if event.status == 'proved' else None
+    event = event.event if event.status != 'none' else None
   if event is None or isinstance(event, ClaimedEvent):
     return 0.0
   return events.uncovered(event)

@@ -32,10 +32,13 @@ def calibrate(
 ) -> float:
   """The parameter for which `make(parameter)` spends `epsilon`, never more.
 
-    calibrate(lambda noise: Gaussian(noise, 100), epsilon=1.0, delta=1e-6,
-              low=0.1, high=1e4)
-    calibrate(lambda steps: Laplace(50.0, int(steps)), epsilon=1.0, delta=1e-6,
-              low=1, high=10**6, integer=True)
+  >>> target = {'epsilon': 1.0, 'delta': 1e-6}
+  >>> make = lambda noise: Gaussian(noise, count=100)
+  >>> round(calibrate(make, **target, low=1.0, high=1e4), 3)
+  42.247
+  >>> make = lambda steps: RandomizedResponse(0.02, int(steps))
+  >>> calibrate(make, **target, low=1, high=10**6, integer=True)
+  142.0
 
   It lies within 1e-6 (relative) of a parameter that spends more, or next to
   one if `integer`; `epsilon(make(result), delta)` is at most the target.
@@ -86,6 +89,10 @@ def calibrate_noise_multiplier(
   `epsilon(Gaussian(result, count), delta)` is at most the target as computed,
   not only up to rounding. If the noise is then drawn in single precision, its
   standard deviation must be rounded up there too.
+
+  >>> noise = calibrate_noise_multiplier(epsilon=1.0, delta=1e-6, count=100)
+  >>> round(noise, 4), round(epsilon(Gaussian(noise, 100), 1e-6), 9)
+  (42.2468, 1.0)
   """
   multiplier = math.sqrt(checked_count('count', count, 1)) / gaussian.mu_of(
     epsilon, delta
@@ -115,6 +122,10 @@ def drawn_gaussian(
     epsilon: of the guarantee, with all that delta has to pay for.
     noise_multiplier: instead of `epsilon`.
 
+  >>> event = drawn_gaussian(lambda noise: 1e-10, epsilon=1.0, delta=1e-6)
+  >>> round(event.noise_multiplier, 4), event.uncovered
+  (4.2247, 1e-10)
+
   Privacy: the noise is that for `epsilon` at delta less the cost of the ends
   of a little less noise, so `epsilon(result, delta)` is at most the target.
 
@@ -132,8 +143,9 @@ def drawn_gaussian(
   if lost > delta / 100:
     raise ValueError(
       f'delta={delta!r} is too small, or the noise too little, for float32: '
-      f'its tails end with a chance of {lost:.2g}, and at most a hundredth of '
-      'delta pays for that; use a smaller epsilon or a larger delta'
+      f'its tails end with a chance of {min(lost, 1):.2g}, and at most a '
+      'hundredth of delta pays for that; use a smaller epsilon or a larger '
+      'delta'
     )
   event = Gaussian(multiplier, count, lost)
   if epsilon is None:

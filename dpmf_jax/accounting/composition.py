@@ -8,7 +8,9 @@ valid, and the smallest of valid bounds is one, too:
   optimal  pure releases, all taken to have the largest epsilon; exact for
            binary randomized responses with one epsilon
   exact    for a single Laplace release
-  renyi    the sum of the Renyi curves, at the best order
+  renyi_canonne, renyi_mironov
+           the sum of the Renyi curves at the best order, by both conversions;
+           the second is the larger one, and in `bounds` alone
   pld      privacy loss distributions, where delta is not tiny
 
 Reference: Dwork and Roth (2014), Theorem 3.16, for 'basic'; the modules
@@ -31,6 +33,7 @@ from dpmf_jax.accounting import (
   subsampled,
 )
 from dpmf_jax.accounting.events import (
+  Composed,
   DrawnEvent,
   Event,
   Gaussian,
@@ -61,8 +64,32 @@ _PLD_EPSILON_LIMIT = 1e5
 _USUAL_DELTA = 1e-6
 
 
+def compose(*parts: Event) -> Composed:
+  """The event of all of them together; each may depend on the earlier ones.
+
+  >>> both = compose(Gaussian(20.0, count=100), Laplace(10.0))
+  >>> round(epsilon(both, 1e-6), 3)
+  2.297
+
+  Raises:
+    ValueError: for a claim, which cannot be part of a proof, and for two kinds
+      of sampling, which hold for different relations.
+  """
+  composed = Composed(parts)
+  merged(composed)
+  return composed
+
+
 def curve_of(event: Event) -> rdp.Curve:
-  """The Renyi curve of all the releases of a proved event, rounded up."""
+  """The Renyi curve of all the releases of a proved event, rounded up.
+
+  It takes an order, or an array of them. What the ends of noise cost is not in
+  it; `renyi_epsilon` counts that, too.
+
+  >>> curve = curve_of(SubsampledGaussian(1.0, 0.01, count=100))
+  >>> curve([2.0, 8.0, 32.0]).round(4).tolist()
+  [0.0172, 0.0894, 1124.6276]
+  """
   return rdp.compose(*map(_curve, merged(event)))
 
 
@@ -89,7 +116,11 @@ def merged(event: Event) -> tuple[ProvedEvent, ...]:
 
 
 def gaussian_mu(event: Event) -> float:
-  """The mu for which a Gaussian event, or several composed, is mu-GDP."""
+  """The mu for which a Gaussian event, or several composed, is mu-GDP.
+
+  >>> round(gaussian_mu(compose(Gaussian(20.0, 300), Gaussian(10.0, 25))), 6)
+  1.0
+  """
   parts = leaves(event)
   for part in parts:
     if not isinstance(part, Gaussian):
@@ -148,7 +179,7 @@ def _delta_bounds(event: Event, epsilon: float) -> dict[str, float]:
     bounds['optimal'] = response.kov_delta(*worst, epsilon)
   if isinstance(one := _single(events), Laplace):
     bounds['exact'] = laplace.delta_of_one(one, epsilon)
-  bounds['renyi'] = rdp.delta_optimal(
+  bounds['renyi_canonne'] = rdp.delta_canonne(
     rdp.compose(*map(_curve, events)), epsilon
   )
   tight = _has_distribution(events) and _near(events) <= _PLD_EPSILON_LIMIT
@@ -171,7 +202,7 @@ def _epsilon_bounds_without_pld(
   if isinstance(one := _single(events), Laplace):
     bounds['exact'] = laplace.epsilon_of_one(one, delta)
   curve = rdp.compose(*map(_curve, events))
-  bounds['renyi'] = rdp.epsilon_optimal(curve, delta)
+  bounds['renyi_canonne'] = rdp.epsilon_canonne(curve, delta).epsilon
   return bounds
 
 
@@ -206,6 +237,7 @@ def _has_distribution(events: tuple[ProvedEvent, ...]) -> bool:
   return not (responses and same)
 
 
+@lru_cache(maxsize=32)  # a curve of samples keeps its values
 def _curve(event: ProvedEvent) -> rdp.Curve:
   if isinstance(event, Gaussian):
     curve = rdp.gaussian(event.noise_multiplier, event.count)

@@ -359,6 +359,10 @@ def uncovered(event: Event) -> float:
 def delta_left(event: Event, delta: float) -> float:
   """What is left of `delta` for the curve of exact noise, rounded down.
 
+  >>> event = Gaussian(20.0, count=100, uncovered=1e-7)
+  >>> round(delta_left(event, 1e-6), 12)
+  9e-07
+
   Raises:
     ValueError: if the ends of the noise cost more than `delta`.
   """
@@ -372,12 +376,30 @@ def delta_left(event: Event, delta: float) -> float:
   return max(delta - lost - math.ulp(delta), 0.0) if lost else delta
 
 
+def exact_noise(event: Event) -> Event:
+  """The event if no noise ended: with nothing `uncovered`.
+
+  At delta it is worth what the exact one is at `delta_left(event, delta)`.
+
+  >>> exact_noise(Gaussian(20.0, count=100, uncovered=1e-10))
+  Gaussian(noise_multiplier=20.0, count=100, uncovered=0.0)
+  """
+  if isinstance(event, Composed):
+    return Composed(tuple(map(exact_noise, event.events)))
+  return (
+    replace(event, uncovered=0.0) if isinstance(event, DrawnEvent) else event
+  )
+
+
 def joint_noise_multiplier(*multipliers: float) -> float:
   """The noise multiplier of one release made of several noised blocks.
 
   Scale every block by its own noise. The blocks of two neighbours then differ
   by at most 1/m_1, 1/m_2, ... in noise of standard deviation one, so all of
   them together by at most sqrt(sum 1/m_k^2).
+
+  >>> round(joint_noise_multiplier(3.0, 4.0), 6)
+  2.4
   """
   if not multipliers:
     raise ValueError('multipliers must not be empty: nothing is released')
@@ -385,7 +407,11 @@ def joint_noise_multiplier(*multipliers: float) -> float:
 
 
 def count_of(event: Event) -> int:
-  """How many releases an event stands for."""
+  """How many releases an event stands for.
+
+  >>> count_of(Composed((Gaussian(20.0, count=100), Laplace(2.0))))
+  101
+  """
   if isinstance(event, Composed):
     return sum(count_of(part) for part in event.events)
   return event.count
@@ -396,6 +422,9 @@ def prefix(event: Event, steps: int) -> Event:
 
   A prefix of an adaptive composition is one itself, so its privacy may be
   stated while the rest still runs.
+
+  >>> prefix(Composed((Laplace(2.0), Gaussian(20.0, count=100))), 41).events[1]
+  Gaussian(noise_multiplier=20.0, count=40, uncovered=0.0)
   """
   steps, total = checked_count('steps', steps), count_of(event)
   if steps > total:

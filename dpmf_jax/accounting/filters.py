@@ -87,9 +87,9 @@ def bounds(
   if begun_gaussian:
     mu = gaussian.compose(map(_mu, leaves(together))) * (1 + 2 * _ULP)
     found['gaussian'] = gaussian.epsilon_of(mu, MAIN_SHARE * delta)
-  found['renyi'] = rdp.epsilon_at(
+  found['renyi'] = rdp.epsilon_canonne(
     composition.curve_of(together), rest, fixed_order(budget, rest)
-  )
+  ).epsilon
   return found
 
 
@@ -101,8 +101,9 @@ def fixed_order(budget: float, delta: float) -> float:
   epsilons are bounds at every order, so they do not move it.
   """
   rho = gaussian.mu_of(budget / 2, delta) ** 2 / 2
+  curve = lambda order: rho * order
   return min(
-    _ORDERS, key=lambda order: rdp.epsilon_at(lambda a: rho * a, delta, order)
+    _ORDERS, key=lambda order: rdp.epsilon_canonne(curve, delta, order).epsilon
   )
 
 

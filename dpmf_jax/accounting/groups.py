@@ -42,7 +42,7 @@ def group(guarantee: Guarantee, delta: float, size: int) -> tuple[float, float]:
   as k units move.
   """
   event = guarantee.event
-  if guarantee.status == 'proved' and event is not None:
+  if guarantee.status in ('proved', 'stated') and event is not None:
     lost = _lost(guarantee, size)
     larger = grouped(event, size) if lost <= 0.25 else None
     if larger is not None:

@@ -243,8 +243,8 @@ def proved_event(guarantee: Guarantee) -> Event:
     )
   if guarantee.status != 'proved':
     raise ValueError(
-      'a ledger takes no run whose epsilon is only claimed: a claim cannot be '
-      'added to a proof'
+      f'a ledger takes no run whose epsilon is only {guarantee.status}: a '
+      'claim cannot be added to a proof'
     )
   leaves(guarantee.event)
   return guarantee.event

@@ -16,11 +16,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpmf_jax.accounting.claims.objective import (
-  checked_epsilons,
-  claimed_pdp_probabilities,
-  claimed_pdp_threshold,
-)
 from dpmf_jax.accounting.events import checked_epsilon, checked_positive
 
 _NOISE = 0.3  # c of `personal_threshold`
@@ -32,17 +27,52 @@ def laplace_weights(epsilons: ArrayLike, largest: float) -> np.ndarray:
   `largest` is the epsilon that the noise is made for; records that would allow
   more have weight 1. Rounded down.
 
+  >>> laplace_weights([0.1, 0.5, 2.0], 1.0).round(3).tolist()
+  [0.1, 0.5, 1.0]
+
   Privacy: (w Delta)/b = w eps_max = eps_ij, for one release. Over several,
   weights multiply every one of them, and a record's pure epsilon with them.
   """
   largest = checked_positive('largest', largest)
-  return np.minimum(checked_epsilons(epsilons) / largest * (1 - 4e-16), 1.0)
+  return np.minimum(_checked_epsilons(epsilons) / largest * (1 - 4e-16), 1.0)
+
+
+def pdp_probabilities(
+  epsilons: ArrayLike, threshold: Literal['mean', 'max'] | float
+) -> np.ndarray:
+  """pi(eps_ij, t), the chance of each record to be used at all.
+
+  It is (e^eps_ij - 1)/(e^t - 1) where t > eps_ij, and 1 elsewhere; t is
+  `threshold`, or the mean or the largest of `epsilons`.
+
+  >>> chances = pdp_probabilities([0.1, 0.5, 1.0], 'max')
+  >>> chances.round(3).tolist()
+  [0.061, 0.378, 1.0]
+  >>> sampled_epsilon(chances, 1.0).round(3).tolist()
+  [0.1, 0.5, 1.0]
+
+  Reference: Zhang et al. (2019), Definition 5 and Algorithm 1, line 5, after
+  Jorgensen, Yu and Cormode (2015).
+
+  Privacy: a record that is used with that chance has its own epsilon, where
+  what runs on the sample is t-DP for add/remove; see `sampled_epsilon`. What
+  the paper runs on it is not. t is public, so a mean over the records that
+  exist would leak them: `epsilons` must be those of all records there may be.
+  """
+  epsilons = _checked_epsilons(epsilons)
+  t = _threshold(epsilons, threshold)
+  # Divided by e^t, above and below: nothing overflows.
+  below = np.minimum(epsilons, t)
+  return np.exp(below - t) * np.expm1(-below) / math.expm1(-t)
 
 
 def sampled_epsilon(probabilities: ArrayLike, epsilon: float) -> np.ndarray:
   """log(1 + pi (e^t - 1)): a record's epsilon if it is used with chance pi.
 
   `epsilon` is t, of one pure mechanism that runs on the sample. Rounded up.
+
+  >>> sampled_epsilon([0.0, 0.1, 1.0], 1.0).round(3).tolist()
+  [0.0, 0.159, 1.0]
 
   Reference: Jorgensen, Yu and Cormode (2015), Theorem 1; Zhang et al. (2019),
   Theorem 6.
@@ -102,12 +132,17 @@ def personal_threshold(
   all that matters (small epsilons) 'best' has the largest t E[u], signal over
   noise. With weights that is E[min(epsilon, t)], and t the largest epsilon.
 
+  >>> personal_threshold([0.1, 0.5, 1.0], 'mean', method='weights')
+  0.5333333333333333
+  >>> round(personal_threshold([0.1, 0.5, 1.0], 'best', method='weights'), 3)
+  1.0
+
   Privacy: t is public, so `epsilons` and `shares` must be: a rule for all cells
   or a list of users, not what the rated cells have.
   """
   if rule != 'best':
-    return claimed_pdp_threshold(epsilons, rule, shares)
-  epsilons = checked_epsilons(epsilons)
+    return _threshold(epsilons, rule, shares)
+  epsilons = _checked_epsilons(epsilons)
   largest = epsilons.max()
 
   def error(t: float) -> float:
@@ -115,7 +150,7 @@ def personal_threshold(
       used = laplace_weights(epsilons, t)
       square = np.average(used**2, weights=shares)
     else:
-      used = claimed_pdp_probabilities(epsilons, t)
+      used = pdp_probabilities(epsilons, t)
       square = np.average(used, weights=shares)
     mean = np.average(used, weights=shares)
     return float((square + _NOISE / t**2) / mean**2)
@@ -124,3 +159,31 @@ def personal_threshold(
   # less is used and t E[u] does not grow.
   grid = np.geomspace(epsilons.min(), largest, 501).clip(max=largest)
   return min(reversed(grid.tolist()), key=error)
+
+
+def _threshold(
+  epsilons: ArrayLike, rule: str | float, shares: np.ndarray | None = None
+) -> float:
+  """The mean or the largest of `epsilons`, or the number that `rule` is."""
+  epsilons = _checked_epsilons(epsilons)
+  if rule == 'mean':
+    return float(np.average(epsilons, weights=shares))
+  if rule == 'max':
+    return float(epsilons.max())
+  if isinstance(rule, str):
+    raise ValueError(
+      f"threshold must be 'mean', 'max' or a number, got {rule!r}"
+    )
+  return checked_positive('threshold', rule)
+
+
+def _checked_epsilons(epsilons: ArrayLike) -> np.ndarray:
+  """`epsilons` in float64, or an error if one is not positive and finite."""
+  epsilons = np.asarray(epsilons, np.float64)
+  if epsilons.size == 0:
+    raise ValueError('epsilons must not be empty')
+  if not np.all((epsilons > 0) & np.isfinite(epsilons)):
+    raise ValueError(
+      f'epsilons must be > 0 and finite, got {float(epsilons.min())!r}'
+    )
+  return epsilons

@@ -16,7 +16,7 @@ from dpmf_jax.accounting.events import (
 from dpmf_jax.accounting.rounding import RESIDUAL_BITS, shift_rounding
 
 # Noise is drawn larger than it is accounted for by this factor: more than
-# float32 rounds off of scales and units.
+# float32 rounds off of scales and spacings.
 ROUNDED_UP = 1 + 1e-6
 
 
@@ -46,7 +46,7 @@ def rating_gradient_sensitivity(
     rank: D, the number of coordinates of a term.
     lattice_bits: where e is rounded to multiples of
       residual_bound / 2^RESIDUAL_BITS, and every coordinate of the exact sum
-      to multiples of `lattice_unit`; None for no rounding.
+      to multiples of `lattice_spacing`; None for no rounding.
 
   Privacy: one rating (u, i) is in one term of the sum, e clip(q_i).
     replace: e moves by at most rating_range, as <p, q> does not change, and a
@@ -54,7 +54,7 @@ def rating_gradient_sensitivity(
     add_remove: the term comes or goes, |e| ||clip(q_i)|| <= residual_bound C.
     Rounding e: two values that are x apart are at most x and one multiple
       apart when rounded; residual_bound is a multiple, so it still bounds e.
-    Rounding the sum: each of D coordinates moves by at most one unit more.
+    Rounding the sum: each of D coordinates moves by at most one spacing more.
     It is needed that p, q and any term outside the sum (say lam p_u) are the
     same for both neighbours: public, or released with noise before; and that
     the sum is not divided by a count of ratings.
@@ -69,8 +69,8 @@ def rating_gradient_sensitivity(
   if lattice_bits is not None:
     if bound == math.inf:
       raise ValueError('lattice_bits needs a finite residual_bound')
-    unit = lattice_unit(bound, clip_norm, lattice_bits)
-    rounding = math.sqrt(_positive('rank', rank)) * unit
+    step = lattice_spacing(bound, clip_norm, lattice_bits)
+    rounding = math.sqrt(_positive('rank', rank)) * step
     spacing = bound * 2.0**-RESIDUAL_BITS
   if relation == 'replace':
     return min(rating_range + spacing, 2 * bound) * clip_norm + rounding
@@ -87,7 +87,7 @@ def rating_gradient_sensitivity(
   )
 
 
-def lattice_unit(
+def lattice_spacing(
   residual_bound: float, clip_norm: float, lattice_bits: int
 ) -> float:
   """What the coordinates of a gradient are rounded to multiples of."""

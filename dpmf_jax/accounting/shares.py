@@ -46,7 +46,7 @@ def share_loss(
   floats.
 
   Args:
-    moves: by how many units a neighbour moves each coordinate.
+    moves: by how much a neighbour moves each coordinate, an integer.
     bits: B.
     unknown: how many shares are in the sum and not known to who looks at it.
     needed: m, the number of shares that add up to two-sided geometric noise.

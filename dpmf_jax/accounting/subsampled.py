@@ -67,6 +67,7 @@ def rdp(event: SubsampledGaussian) -> Callable[[float], float]:
       chord = min(chord, _poisson_fractional(rate, noise, order))
     return chord * (1 + 8 * _ULP)
 
+  @cache
   def curve(order: float) -> float:
     unsampled = order / noise**2 / 2 * (1 + 4 * _ULP)
     if rate == 1 or order > _LARGEST_ORDER:

@@ -19,7 +19,7 @@ from dpmf_jax.auditing.sampling import Sampler
 from dpmf_jax.auditing.statistics import STATISTICS, Score, Statistic
 
 CONFIDENCE = 0.999
-RUNS = 200_000  # on each data set, unless told otherwise
+RUNS = 200_000  # on each data set, by default
 
 
 class Bound(NamedTuple):

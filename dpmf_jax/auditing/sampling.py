@@ -215,7 +215,7 @@ def _log_ratio(
   variance is below 1/4000 of the noise's, is left out.
   """
   ours = isinstance(states[0], gaussian_mf.State) and system.steps == 1
-  if not ours or system.guarantee.status != 'proved':
+  if not ours or system.guarantee.status not in ('proved', 'stated'):
     return None
   hyper = states[0].hyper
   optimizer: Any = states[0].optimizer

@@ -64,8 +64,8 @@ _RULES = {
   '2018)',
   'basic': 'the sum of the epsilons (Dwork and Roth 2014, Theorem 3.16)',
   'optimal': 'optimal composition (Kairouz, Oh and Viswanath 2017)',
-  'renyi': 'Renyi differential privacy at the best order (Mironov 2017; '
-  'Canonne, Kamath and Steinke 2020)',
+  'renyi_canonne': 'Renyi differential privacy at the best order (Mironov '
+  '2017; Canonne, Kamath and Steinke 2020)',
   'pld': 'privacy loss distributions (Koskela, Jalko and Honkela 2020; '
   'dp-accounting)',
   'claimed': "the paper's own formula, which does not hold for what it runs",

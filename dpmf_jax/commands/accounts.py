@@ -61,7 +61,7 @@ def planned(chosen: Selected, delta: float) -> Answer:
       'noise_multiplier': event.noise_multiplier,
       'mu': accounting.gaussian_mu(event),
     }
-  if stated.status == 'proved':
+  if stated.status != 'claimed':
     values['uncovered'] = accounting.uncovered(stated)
   return Answer(values, event)
 
@@ -83,7 +83,6 @@ def _claimed_gaussian_mf(
     *per_step.values()
   )
   event = accounting.Gaussian(multiplier, claim.count)
-  curve = accounting.curve_of(event)
   values |= {
     'order': accounting.claimed_gaussian_mf_order(
       steps=claim.count, delta=delta, **per_step
@@ -91,11 +90,7 @@ def _claimed_gaussian_mf(
     **per_step,
     'noise_multiplier': multiplier,
     # The paper's item gradient has no noise, so none of these covers it.
-    SAME_NOISE: {
-      'exact': accounting.epsilon(event, delta),
-      'rdp_optimal': accounting.rdp.epsilon_optimal(curve, delta),
-      'rdp_mironov': accounting.rdp.epsilon_mironov(curve, delta),
-    },
+    SAME_NOISE: accounting.bounds(event, delta),
   }
   return Answer(values, event, claim)
 

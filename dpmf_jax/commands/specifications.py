@@ -82,6 +82,12 @@ def check(
     if flag.present and _SPECIFICATION.value != 'fractions':
       raise ValueError(f'--{flag.name} needs --specification=fractions')
   if not given:
+    if personalized:
+      raise ValueError(
+        f'--system={system} gives each rating an epsilon of its own: pass '
+        '--epsilon_column=NAME, --epsilon_file=FILE or '
+        '--specification=fractions'
+      )
     return
   if not personalized:
     raise ValueError(
@@ -137,16 +143,16 @@ def _rule() -> Any:
 def asked() -> AskedEpsilons | None:
   """The public distribution of epsilons; None where only ratings have them."""
   if _FILE.value is not None:
-    return specification.asked_by_users(_table())
+    return specification.asked_by_users(_table(_FILE.value))
   if _SPECIFICATION.value == 'fractions':
     return specification.asked_by_fractions(**_fractions())
   return None
 
 
 @functools.cache
-def _table() -> specification.Column:
+def _table(path: str) -> specification.Column:
   """The file of users, read once."""
-  return specification.read_users(_FILE.value or '')
+  return specification.read_users(path)
 
 
 def threshold() -> Any:
@@ -154,21 +160,19 @@ def threshold() -> Any:
   return None if _THRESHOLD.value is None else _rule()
 
 
-def attach(ratings: Ratings, *, path: str | None, format: str) -> Ratings:
+def attach(ratings: Ratings, *, path: str | None, **layout: Any) -> Ratings:
   """`ratings` with the specification that the flags name, if any.
 
   Args:
     ratings: before any split.
     path: the file that they are from, or None.
-    format: of that file.
+    **layout: of that file; see `reading.layout`.
   """
   if _COLUMN.value is not None:
     assert path is not None  # see `check`
-    return specification.from_column(
-      ratings, path, _COLUMN.value, format=format
-    )
+    return specification.from_column(ratings, path, _COLUMN.value, **layout)
   if _FILE.value is not None:
-    return specification.from_user_table(ratings, _table())
+    return specification.from_user_table(ratings, _table(_FILE.value))
   if _SPECIFICATION.value == 'fractions':
     return specification.from_fractions(
       ratings, seed=_SEED.value, **_fractions()

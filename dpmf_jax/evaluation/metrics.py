@@ -6,7 +6,9 @@ curator's eyes; it is not covered by any certificate.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +16,13 @@ import numpy as np
 
 from dpmf_jax.kernels.gradients import error_counts, squared_error
 from dpmf_jax.ratings.table import Ratings
-from dpmf_jax.rows import Rows, check_side
-from dpmf_jax.types import Release
+from dpmf_jax.rows import Rows, check_side, put_rows, rows
+from dpmf_jax.serving.models import Model, indices
+from dpmf_jax.types import Factors, Release
 
 
 @jax.jit  # Every report of a run has one: many small operations.
-def _rmse(rows: Rows, release: Release, low, high):
+def _rmse(release: Release, rows: Rows, low, high):
   check_side(rows, 'user')
   total, count = squared_error(
     rows,
@@ -32,18 +35,92 @@ def _rmse(rows: Rows, release: Release, low, high):
   return jnp.sqrt(total / jnp.maximum(count, 1))
 
 
-def rmse(
-  rows: Rows, release: Release, scale: tuple[float, float] | None = None
-) -> float:
-  """Root mean squared error on user-major `rows`.
+def release_rmse(
+  release: Release, rows: Rows, scale: tuple[float, float] | None = None
+) -> jax.Array:
+  """Root mean squared error [] on user-major rows; it jits and vmaps.
 
   Args:
-    rows: `training_data(ratings).by_user`.
     release: both sides' factors and the offset.
+    rows: `training_data(ratings).by_user`.
     scale: predictions are clipped to this; None leaves them as they are.
   """
   low, high = (-np.inf, np.inf) if scale is None else scale
-  return float(_rmse(rows, release, low, high))
+  return _rmse(release, rows, low, high)
+
+
+def rmse(
+  model: Model | Release | Any,
+  ratings: Ratings | Rows,
+  scale: tuple[float, float] | None = None,
+) -> float:
+  """Root mean squared error of a model on ratings.
+
+  Args:
+    model: a serving `Model`, whose users and items are found by their ids; a
+      `Release` with both sides, as of `System.model`; or what has such a
+      `model`, as a run.
+    ratings: with the id lists that a release was trained with, or its
+      `training_data(ratings).by_user`.
+    scale: predictions are clipped to this; that of the model or of the ratings
+      by default. Rows have none, and then nothing is clipped.
+  """
+  model = getattr(model, 'model', model)
+  if isinstance(model, Model):
+    scale = scale or model.scale
+    if isinstance(ratings, Ratings):
+      ratings = _with_ids_of(model, ratings)
+    model = Release(
+      Factors(model.user_factors, model.item_factors), model.offset
+    )
+  if not isinstance(model, Release):
+    raise ValueError(
+      f'model of type {type(model).__name__} must be a Model, a Release, or '
+      'have one as its `model`'
+    )
+  if isinstance(ratings, Ratings):
+    scale = scale or ratings.scale
+    index = ratings.user, ratings.item
+    sizes = ratings.num_users, ratings.num_items
+    ratings = put_rows(rows(*index, ratings.value, *sizes, side='user'))
+  _check_sides(model, ratings)
+  return float(release_rmse(model, ratings, scale))
+
+
+def _with_ids_of(model: Model, ratings: Ratings) -> Ratings:
+  """The same ratings, with the id lists of the model."""
+  found = {}
+  for role in ('user', 'item'):
+    index, ids = getattr(ratings, role), getattr(ratings, f'{role}_ids')
+    known = getattr(model, f'{role}_ids')
+    used, place = np.unique(index, return_inverse=True)
+    found[role] = indices(role, known, ids[used])[place]
+    found[f'{role}_ids'] = known
+  return dataclasses.replace(ratings, **found, most_users=None, unique=True)
+
+
+def _check_sides(release: Release, rows: Any) -> None:
+  """Raises ValueError where rows cannot be those of the release."""
+  if not isinstance(rows, Rows):
+    raise ValueError(
+      f'ratings of type {type(rows).__name__} must be Ratings, or '
+      'training_data(ratings).by_user'
+    )
+  user, item = release.factors
+  if user is None or item is None:
+    raise ValueError(
+      f'the model has no {"item" if item is None else "user"} factors, which '
+      'are not released: the curator has both in system.model(state, data), '
+      'others fold users in by their own ratings, fold_in(model, ratings)'
+    )
+  check_side(rows, 'user')
+  if (rows.num_rows, rows.num_columns) != (len(user), len(item)):
+    raise ValueError(
+      f'ratings of {rows.num_rows} users for {rows.num_columns} items do not '
+      f'fit a model of {len(user)} users and {len(item)} items: give Ratings '
+      'with the id lists of the training ratings, or their '
+      'training_data(ratings).by_user'
+    )
 
 
 @jax.jit  # As above.

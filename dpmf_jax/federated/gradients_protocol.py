@@ -4,7 +4,7 @@ Reference: Hua, Xia and Zhong (2015), scenarios 2 (static users) and 3 (dynamic
 users). Turns:
 
   ratings    a node says which items its users rated
-  scales     it is told H and the number of raters of each item, and draws its
+  scales     it is sent H and the number of raters of each item, and draws its
              users' shares of noise, once
   shares     dynamic users: seeds come, and masked shares go to the third party
              in an envelope, once; it hides their sum from the recommender with
@@ -52,7 +52,7 @@ from dpmf_jax.federated.protocols import (
 from dpmf_jax.keys import key_words, random_key, words_key
 from dpmf_jax.mechanisms import secure_sum
 from dpmf_jax.mechanisms.clipping import clip_rows
-from dpmf_jax.mechanisms.secure_sum import Aggregate, Report
+from dpmf_jax.mechanisms.secure_sum import Aggregate, MaskedReport
 from dpmf_jax.rows import Rows, put_rows, rows
 from dpmf_jax.systems import pmf
 from dpmf_jax.systems.untrusted import rounds as untrusted_rounds
@@ -78,7 +78,7 @@ def _prepare(plan: Plan, node: Node, ratings: Triples) -> Hosted:
   return Hosted(user, item, value, each, own)
 
 
-def _hyper(plan: Plan) -> untrusted_rounds.Hyper:
+def _hyper(plan: Plan) -> Any:
   return untrusted_rounds.hyper_of(plan.config, plan.num_users)
 
 
@@ -110,7 +110,7 @@ def _start_recommender(plan: Plan, keys: RunKeys) -> Leaves:
   sizes = plan.num_users, plan.num_items
   every = untrusted_rounds.start_factors(keys.init, sizes, plan.config.rank)
   # H, by which the recommender knows the size of everybody's noise.
-  scales = jax.random.exponential(random_key(None), every.item.shape)
+  scales = jax.random.exponential(random_key(), every.item.shape)
   return {
     'item': np.asarray(every.item),
     'scales': np.asarray(scales),
@@ -161,7 +161,7 @@ def _scales_answer(host: Host, asked: Question, state: Leaves) -> Answer:
   if not asked.new:
     return (), state
   scales, raters = asked.arrays
-  drawn = jax.random.normal(random_key(None), state['share'].shape)
+  drawn = jax.random.normal(random_key(), state['share'].shape)
   share = untrusted_rounds.share_counts(
     drawn,
     jnp.asarray(scales[host.data.item]),
@@ -225,7 +225,7 @@ def _added(
     parts = np.split(items, ends), np.split(words, ends)
     for user, own, values in zip(plan.nodes[number].users, *parts, strict=True):
       rated[int(user)] = own
-      every.append(Report(round, int(user), values))
+      every.append(MaskedReport(round, int(user), values))
   total = secure_sum.aggregate(
     every,
     round=round,

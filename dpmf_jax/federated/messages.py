@@ -29,7 +29,7 @@ class Kind(enum.IntEnum):
   REPORT = 4  # node to third party, under a seal: users' masked words
   AGGREGATE = 5  # third party to recommender: users, sum of masked words
   SHARE = 7  # recommender to node: scales of noise [I, D], raters [I]; and back
-  PUBLIC = 8  # recommender to node: what every client is told in a round
+  PUBLIC = 8  # recommender to node: what every client is sent in a round
   REPORTS = 9  # node to recommender: what its clients report
   SEALED = 10  # what only the third party can open
   REFUSED = 11  # instead of an answer: why not, as text

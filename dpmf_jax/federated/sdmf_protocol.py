@@ -90,7 +90,7 @@ def _start_recommender(plan: Plan, keys: RunKeys) -> Leaves:
 
 
 def _question(plan: Plan, state: Leaves) -> dict[int, Arrays]:
-  """What all nodes are told in a round; `public_of` reads it."""
+  """What all nodes are sent in a round; `public_of` reads it."""
   config, ridges = plan.config, state['ridges']
   langevin = sgld.Langevin(*map(jnp.float32, state['langevin']), *ridges)
   now = _step_size(langevin, jnp.asarray(state['turn']))

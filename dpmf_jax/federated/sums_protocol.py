@@ -33,7 +33,7 @@ from dpmf_jax.federated.protocols import (
   Triples,
 )
 from dpmf_jax.mechanisms import secure_sum, shares
-from dpmf_jax.mechanisms.secure_sum import Aggregate, Report
+from dpmf_jax.mechanisms.secure_sum import Aggregate, MaskedReport
 from dpmf_jax.plans.untrusted_pmf import UntrustedPMFConfig
 from dpmf_jax.systems.untrusted import sums
 
@@ -74,7 +74,7 @@ def client_share(
 
 
 def aggregate(
-  reports: Iterable[Report],
+  reports: Iterable[MaskedReport],
   config: UntrustedPMFConfig,
   *,
   round: int,
@@ -119,7 +119,7 @@ def _check(plan: Plan, number: int, arrays: Arrays) -> None:
 
 def _add(plan: Plan, reports: Reports, round: int, state: Leaves) -> Sum:
   every = [
-    Report(round, int(user), words)
+    MaskedReport(round, int(user), words)
     for arrays in reports.values()
     for user, words in zip(*arrays, strict=True)
   ]

@@ -7,7 +7,7 @@ sum by six times the largest term. Here residuals and factors are rounded to
 integers first, so that products and sums are integers that float32 and int32
 hold exactly, and nothing but the rating's own term can move.
 
-Units: a residual is counted in residual_bound / 2^8, a factor in
+Spacings: a residual is counted in residual_bound / 2^8, a factor in
 clip_norm / 2^10, a product in 2^-18 of residual_bound * clip_norm, and the
 result in 2^-lattice_bits of that.
 """
@@ -52,11 +52,11 @@ def columns(factors: jax.Array, clip_norm: jax.Array) -> Columns:
   """
   factors = jnp.clip(factors, -1e15, 1e15)  # keeps NaN
   factors = jnp.where(jnp.isnan(factors), 0.0, factors)
-  unit = clip_norm * 2.0**-FACTOR_BITS
+  spacing = clip_norm * 2.0**-FACTOR_BITS
   rank = factors.shape[1]
   room = 2.0**FACTOR_BITS * (1 - slack(rank)) - rank**0.5 / 2
-  length = jnp.linalg.norm(factors, axis=-1) / unit
-  shrink = jnp.where(length > room, room / length, 1.0) / unit
+  length = jnp.linalg.norm(factors, axis=-1) / spacing
+  shrink = jnp.where(length > room, room / length, 1.0) / spacing
   return Columns(jnp.round(factors * shrink[:, None]), 1.0 / shrink)
 
 
@@ -85,8 +85,8 @@ def row_gradient(
   Privacy: a rating adds one product to one row and changes no other product,
   as the arithmetic runs: both einsums add integers that float32 holds, in
   whatever order, and the rest is elementwise. Its product has norm at most
-  residual_bound * clip_norm. Rounding the sum to the result's unit can move
-  each of D coordinates by one unit more.
+  residual_bound * clip_norm. Rounding the sum to the result's spacing can move
+  each of D coordinates by one spacing more.
   """
   chex.assert_rank([side.counts, columns.counts], 2)
   chex.assert_equal_shape([side.counts, columns.counts], dims=1)

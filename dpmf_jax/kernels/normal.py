@@ -78,20 +78,20 @@ def lattice_equations(
   least = least_shift(factors.shape[0], rows.column.shape[-1])
   if not least <= shift <= PRODUCT_BITS:
     raise ValueError(f'shift must be in {least}..{PRODUCT_BITS}, got {shift}')
-  unit = jnp.asarray(clip_norm, jnp.float32) * 2.0**-_BITS
-  label_unit = jnp.asarray(label_bound, jnp.float32) * 2.0**-_BITS
+  spacing = jnp.asarray(clip_norm, jnp.float32) * 2.0**-_BITS
+  label_spacing = jnp.asarray(label_bound, jnp.float32) * 2.0**-_BITS
   # Rounding can add sqrt(D)/2 to the norm of a row of counts; the error of a
   # norm is left to clip_rows.
   room = 2.0**_BITS * (1 - SLACK) - factors.shape[1] ** 0.5 / 2
-  count = jnp.round(clip_rows(factors / unit, room))
-  label = jnp.clip(label / label_unit, -(2**_BITS), 2**_BITS)
+  count = jnp.round(clip_rows(factors / spacing, room))
+  label = jnp.clip(label / label_spacing, -(2**_BITS), 2**_BITS)
   label = jnp.where(jnp.isnan(label), 0.0, jnp.round(label))
   if weight is not None:
     weight = jnp.where(weight > 0, jnp.minimum(weight, 1.0), 0.0)  # no NaN
     weight = jnp.floor(weight * 2.0**WEIGHT_BITS) * 2.0**-WEIGHT_BITS
   matrix, vector = _sums(rows, count, label, weight, shift)
-  scale = 2.0**shift * unit
-  return Counts(matrix, vector, scale * unit, scale * label_unit)
+  scale = 2.0**shift * spacing
+  return Counts(matrix, vector, scale * spacing, scale * label_spacing)
 
 
 def _sums(rows: Rows, factors, label, weight, shift: int | None = None):

@@ -1,10 +1,10 @@
 """What each row works out alone from its own ratings, to the bit.
 
-A user who sees predictions of their own is told about others what the items
-tell, if nothing else of others reaches them, not even by rounding. Float sums
-would let it: how they are grouped depends on where a user's ratings lie among
-those of all users, and on how many devices there are. Here all sums are of
-integers, and the rest is on single numbers, user by user.
+A user who sees predictions of their own learns of others what the items tell,
+if nothing else of others reaches them, not even by rounding. Float sums would
+let it: how they are grouped depends on where a user's ratings lie among those
+of all users, and on how many devices there are. Here all sums are of integers,
+and the rest is on single numbers, user by user.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ def ridge_fit(
   chex.assert_equal_shape([start, factors], dims=1)
   size = jnp.max(jnp.abs(factors), axis=0, initial=0.0)
   size = jnp.where(size > 0, size, 1.0)
-  products, unit, label_size = _products(rows, factors / size[None], offset)
+  products, spacing, label_size = _products(rows, factors / size[None], offset)
   inverse = 1 / jnp.sqrt(ridge)
 
   def solved(own):
-    products, unit, label_size, start = own
-    entry = products.astype(jnp.float32) * unit[:, None, None]
+    products, spacing, label_size, start = own
+    entry = products.astype(jnp.float32) * spacing[:, None, None]
     matrix = entry[:, :-1, :-1] * (size[:, None] * size[None])[None]
     right = entry[:, :-1, -1] * size[None] * label_size[:, None]
     # What is left for x - start to explain.
@@ -89,14 +89,14 @@ def ridge_fit(
     matrix = matrix + jnp.eye(len(inverse), dtype=matrix.dtype)[None]
     return start + _solution(matrix, right * inverse[None]) * inverse[None]
 
-  return _by_block(solved, (products, unit, label_size, start))
+  return _by_block(solved, (products, spacing, label_size, start))
 
 
 def _products(rows: Rows, factors: Array, offset) -> tuple[Array, Array, Array]:
   """Sums over ratings of products of (q, y) with itself, y = r - offset.
 
   Returns:
-    [R, D + 1, D + 1] int32; [R] what they are counted in, for a y in units of
+    [R, D + 1, D + 1] int32; [R] what they are counted in, for a y counted in
     [R] the row's largest.
 
   Privacy: of the row's own ratings and `factors` (in [-1, 1]) alone.
@@ -140,8 +140,8 @@ def _products(rows: Rows, factors: Array, offset) -> tuple[Array, Array, Array]:
     (largest, shift),
     jnp.asarray(offset, jnp.float32),
   )
-  unit = jnp.exp2(shift.astype(jnp.float32) - (2 * _LIMB + _MORE))
-  return sums, unit, largest
+  spacing = jnp.exp2(shift.astype(jnp.float32) - (2 * _LIMB + _MORE))
+  return sums, spacing, largest
 
 
 def _shifted(sums: Array, bits: Array | int) -> Array:

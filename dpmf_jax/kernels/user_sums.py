@@ -6,11 +6,11 @@ they rated, with item weights a_j and labels y = clip(r - mean_j - b),
   a_j v (count_scale, y, y p)            [2 + D] numbers.
 
 The weight is chosen by the user so that all their terms together are at most
-`bound` in L2 norm. Each number is cut to a whole multiple of a unit, towards
-zero, before it is added: int32 sums are then exact, in whatever order, and
-one user more or less moves them by that user's own integers and by nothing
-else. `normal.lattice_equations` has coarser terms, which users with a thousand
-small weights would lose. Shapes: U users, I items, D rank.
+`bound` in L2 norm. Each number is cut to a whole multiple of a spacing, towards
+zero, before it is added: int32 sums are then exact, in whatever order, and one
+user more or less moves them by that user's own integers and by nothing else.
+`normal.lattice_equations` has coarser terms, which users with a thousand small
+weights would lose. Shapes: U users, I items, D rank.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dpmf_jax.rows import Rows
 
 
 class Public(NamedTuple):
-  """What users are told: item estimates and settings."""
+  """What users are sent: item estimates and settings."""
 
   mean: jax.Array  # [I]
   weight: jax.Array  # [I] a, in [0, MAX_ITEM_WEIGHT]
@@ -92,18 +92,18 @@ def weights(squared_norm: jax.Array, bound: jax.Array) -> jax.Array:
 
 
 def item_sums(
-  rows: Rows, users: Users, public: Public, unit: jax.Array
+  rows: Rows, users: Users, public: Public, spacing: jax.Array
 ) -> jax.Array:
-  """The sums of the terms of all users, [I, 2 + D] int32 in `unit`.
+  """The sums of the terms of all users, [I, 2 + D] int32 of `spacing`.
 
   Args:
     rows: the ratings by item.
     users: one weight, bias and vector for each.
     public: see `Public`.
-    unit: a power of 2, at least `rounding.smallest_spacing`.
+    spacing: a power of 2, at least `rounding.smallest_spacing`.
 
   Privacy: with users' weights from `weights(squared_norms(...), bound)` and
-  ||p|| <= vector_bound, a user's terms times the unit have an L2 norm of at
+  ||p|| <= vector_bound, a user's terms times `spacing` have an L2 norm of at
   most bound * sqrt(1 + vector_bound^2), over all items together: cutting
   towards zero only makes numbers smaller, the squares of an item's numbers
   sum to at most a^2 v^2 (count_scale^2 + y^2) (1 + ||p||^2), and the first
@@ -111,16 +111,18 @@ def item_sums(
   be computed from that user's ratings and what is public alone.
   """
 
-  def slice_sums(chunk: Chunk, public, unit):
+  def slice_sums(chunk: Chunk, public, spacing):
     users, (mean, weight) = chunk.column, chunk.row
     y = _label(chunk.value, mean[:, None], users.bias, public.label_bound)
     weight = weight[:, None] * users.weight
-    weight = jnp.where(chunk.mask, weight / unit, 0.0)[..., None]  # [S, L, 1]
+    weight = jnp.where(chunk.mask, weight / spacing, 0.0)[
+      ..., None
+    ]  # [S, L, 1]
     y = y[..., None]
     count = jnp.broadcast_to(public.count_scale, y.shape)
     terms = weight * jnp.concatenate([count, y, y * users.vector], axis=-1)
     return terms.astype(jnp.int32).sum(axis=1)  # cuts towards zero
 
   return sum_over_slices(
-    slice_sums, rows, users, (public.mean, public.weight), public, unit
+    slice_sums, rows, users, (public.mean, public.weight), public, spacing
   )

@@ -118,9 +118,9 @@ def answers(
 
 
 def estimates(
-  levels: Sequence[float], lie: int, *, center: float, unit: float
+  levels: Sequence[float], lie: int, *, center: float, spacing: float
 ) -> Estimates:
-  """What an answer says of a cell, counted from `center` in `unit`.
+  """What an answer says of a cell, counted from `center` in steps of `spacing`.
 
   With q = Q / 2^32 and d = 1 - K q, an indicator of category v has the mean
   q + d [x = v], so that (1[y = v] - q) / d is unbiased for [x = v], and so is
@@ -142,7 +142,7 @@ def estimates(
     return jnp.asarray(padded, jnp.float32), jnp.float32(variance)
 
   rated = np.concatenate([[0.0], np.ones(len(levels))])
-  shifted = np.concatenate([[0.0], (np.asarray(levels) - center) / unit])
+  shifted = np.concatenate([[0.0], (np.asarray(levels) - center) / spacing])
   rated, rated_variance = table(rated)
   total, total_variance = table(shifted)
   return Estimates(rated, total, rated_variance, total_variance)

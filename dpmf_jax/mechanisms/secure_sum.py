@@ -26,7 +26,7 @@ _HALF = 2**31
 SEED_BYTES = 32
 
 
-class Report(NamedTuple):
+class MaskedReport(NamedTuple):
   """What one party sends to the aggregator."""
 
   round: int
@@ -58,7 +58,7 @@ def check_headroom(parties: int, largest: int, spare: int = 0) -> None:
   reach += operator.index(spare)
   if min(parties, largest, spare) < 0 or reach >= _HALF:
     raise ValueError(
-      f'{parties} parties of up to {largest} units and {spare} of noise make '
+      f'{parties} parties of up to {largest} and {spare} of noise make '
       f'{reach}, which must be in 0..{_HALF - 1}, or sums would wrap: use '
       'fewer bits'
     )
@@ -68,7 +68,7 @@ def fraction_bits(parties: int, bound: float, spread: float = 0.0) -> int:
   """The most bits f after the point with which no sum can wrap.
 
   parties * bound + spread < 2^(31 - f), with room for the rounding of each
-  party by half a unit.
+  party by half a spacing.
 
   Args:
     parties: k.
@@ -90,7 +90,7 @@ def fraction_bits(parties: int, bound: float, spread: float = 0.0) -> int:
 
 
 def encode(values: np.ndarray, bits: int, bound: float) -> np.ndarray:
-  """`values` as uint32: clipped to +-bound, in units of 2^-bits, nearest.
+  """`values` as uint32: clipped to +-bound, in multiples of 2^-bits, nearest.
 
   A value that is not a number is an error, and none that is too large is let
   through: either would be read as something else after the sum.
@@ -105,7 +105,7 @@ def encode(values: np.ndarray, bits: int, bound: float) -> np.ndarray:
 
 
 def decode(words: np.ndarray, bits: int) -> np.ndarray:
-  """The float64 values of a sum of encoded values: its error is k/2 units."""
+  """The float64 values of a sum of encoded values; error k 2^-bits / 2."""
   return signed(words).astype(np.float64) * 2.0**-bits
 
 
@@ -180,7 +180,7 @@ def seed_mask(
 
 
 def aggregate(
-  reports: Iterable[Report],
+  reports: Iterable[MaskedReport],
   *,
   round: int,
   expected: Iterable[int],

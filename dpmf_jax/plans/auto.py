@@ -50,7 +50,7 @@ def signal(
   return gaussian.mu_of(epsilon, delta) * (num_users * num_items) ** 0.25
 
 
-def choice(
+def recommended(
   unit: Unit,
   *,
   num_users: int,

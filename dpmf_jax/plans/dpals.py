@@ -115,7 +115,7 @@ def resolved(
   return replace(config, rank=rank_for(mu, num_users, num_items))
 
 
-def lattice_unit(config: DPALSConfig, num_users: int) -> float:
+def lattice_spacing(config: DPALSConfig, num_users: int) -> float:
   """What terms are cut to: sums and noise fit into integers.
 
   This and `check_tails` are for a config with a rank, see `resolved`.
@@ -125,9 +125,9 @@ def lattice_unit(config: DPALSConfig, num_users: int) -> float:
     config.count_scale * config.quarter,
     config.vector_share,
   )
-  unit = smallest_spacing(num_users, largest)
+  spacing = smallest_spacing(num_users, largest)
   std = plan(config).noise['sums']
-  return max(unit, math.ldexp(2.0, math.frexp(std / MAX_STD)[1]))
+  return max(spacing, math.ldexp(2.0, math.frexp(std / MAX_STD)[1]))
 
 
 def check_tails(config: DPALSConfig, num_items: int) -> None:
@@ -139,8 +139,8 @@ def check_tails(config: DPALSConfig, num_items: int) -> None:
     raise ValueError(
       f'delta={config.delta!r} is too small, or the noise too little, for '
       f'float32: the tails of {draws} draws in {config.steps} sweeps end with '
-      f'a chance of {lost:.2g}, and {TAIL_SHARE:g} of delta pays for that; '
-      'use a smaller epsilon or a larger delta'
+      f'a chance of {min(lost, 1):.2g}, and {TAIL_SHARE:g} of delta pays for '
+      'that; use a smaller epsilon or a larger delta'
     )
 
 

@@ -101,7 +101,8 @@ class GaussianMFConfig:
     tau * (1 + 1e-5) apart, the slack of `lattice.columns`. Where they are not
     clipped, |e| <= residual_bound, and float32 rounds at 2^-24 of the
     largest number involved. Where that is not enough, the last rounding has
-    room: it moves a coordinate by at most 1 - 2^-shift units, and one is paid.
+    room: it moves a coordinate by at most 1 - 2^-shift of a spacing, and a
+    whole one is paid for.
     """
     low, high = self.scale
     largest = 64 * (high - low)
@@ -150,9 +151,9 @@ PAPER: dict[str, Any] = {
 }
 
 
-def lattice_unit(config: GaussianMFConfig) -> float:
+def lattice_spacing(config: GaussianMFConfig) -> float:
   """What gradients are rounded to in the sound variant."""
-  return accounting.lattice_unit(
+  return accounting.lattice_spacing(
     cast(float, config.residual_bound), config.clip_norm, config.lattice_bits
   )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from typing import Any, Literal, NamedTuple
 
@@ -13,7 +12,7 @@ from dpmf_jax.accounting.rounding import HUBER_BITS, HUBER_ERROR, PRODUCT_BITS
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP, equation_sensitivities
 from dpmf_jax.plans import assumptions, gaussian_mf
 from dpmf_jax.plans import settings as declare
-from dpmf_jax.plans.spec import SOUND, Case, Plan, Spec
+from dpmf_jax.plans.spec import SOUND, Case, Plan, Spec, plan_by_rank
 from dpmf_jax.types import Guarantee, Relation
 
 
@@ -277,8 +276,8 @@ def learning_parts(
   return first, rest
 
 
-@functools.lru_cache
-def plan(config: ObjectivePMFConfig, rank: int = 1) -> Plan:
+@plan_by_rank
+def plan(config: ObjectivePMFConfig, rank: int) -> Plan:
   """Scales of the noise, and what is stated with features of that rank."""
   if config.variant == 'paper':
     noise, moved = {'objective': paper_noise_scale(config)}, {}

@@ -7,13 +7,12 @@ Matrix Factorization, Algorithm 1 (the sample) and then 2, and Theorem 6.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any, Literal
 
 from dpmf_jax import accounting
 from dpmf_jax.plans import objective_pmf as objective
 from dpmf_jax.plans import settings as declare
-from dpmf_jax.plans.spec import SOUND, Case, Plan, Spec
+from dpmf_jax.plans.spec import SOUND, Case, Plan, Spec, plan_by_rank
 from dpmf_jax.types import Guarantee, Relation
 
 
@@ -29,7 +28,7 @@ class PersonalizedPMFConfig(objective.ObjectivePMFConfig):
   Attributes:
     objective: paper: whose objective and noise.
     loss: sound: squared.
-    method: How ratings get an epsilon below --epsilon or --threshold; the paper
+    method: How ratings get an epsilon below epsilon or threshold; the paper
       samples.
   """
 
@@ -65,8 +64,8 @@ _EACH = (
 )
 
 
-@functools.lru_cache
-def plan(config: PersonalizedPMFConfig, rank: int = 1) -> Plan:
+@plan_by_rank
+def plan(config: PersonalizedPMFConfig, rank: int) -> Plan:
   """As for one epsilon; what is stated is the largest of any rating."""
   base = objective.plan(config, rank)
   stated = _personal(config, base.guarantee, rank)

@@ -41,7 +41,7 @@ SLOPE_RIDGE = 4.0
 class PowerMFConfig:
   """Public facts about a run; nothing here may be computed from ratings.
 
-  `auto.choice` has a rule for `rank` and `rounds`. Noise and sensitivities
+  `auto.recommended` has a rule for `rank` and `rounds`. Noise and sensitivities
   are in quarters of the scale's width. With rank 0 delta pays for the ends of
   the noise alone, and 0 is as much as they cost.
 
@@ -147,9 +147,9 @@ def row_sensitivity(config: PowerMFConfig) -> float:
   )
 
 
-def lattice_unit(config: PowerMFConfig) -> float:
+def lattice_spacing(config: PowerMFConfig) -> float:
   """What sums of residuals times factors are rounded to."""
-  return accounting.lattice_unit(
+  return accounting.lattice_spacing(
     config.residual_bound, 1.0, config.lattice_bits
   )
 

@@ -22,8 +22,8 @@ _AMOUNTS = {
 }
 
 _NEEDED = (
-  'say how much privacy loss is allowed, for example epsilon=1 (smaller is more '
-  'private)'
+  'say how much privacy loss is allowed, for example epsilon=1 (smaller is '
+  'more private)'
 )
 
 
@@ -79,21 +79,20 @@ def selected(
   known = fields(spec)
   if delta is None and 'delta' in known:
     delta = DELTA
-  settings = {**spec.variants[variant], **more}
+  settings = dict(more)
   for setting, value in {**given, 'delta': delta}.items():
     if value is None:
       continue
     if setting not in known:
-      raise ValueError(
-        f'{setting}={value} is not a setting of system={name}, which has '
-        f'{", ".join(sorted(known))}'
-      )
+      raise ValueError(f'{setting}={value} is not a setting of system={name}')
     settings[setting] = value
   needed = 'epsilon' in known and variant != 'none'
-  if needed and not settings.keys() & _AMOUNTS:
-    more = '; or threshold=best' if spec.personalized else ''
-    raise ValueError(f'{_NEEDED}{more}')
-  return Selected(name, variant, spec, spec.config(**settings))
+  preset = spec.variants[variant].keys()
+  if needed and not (settings.keys() | preset) & _AMOUNTS:
+    rest = '; or threshold=best' if spec.personalized else ''
+    raise ValueError(f'{_NEEDED}{rest}')
+  config = plans.config_of(name, variant, **settings)
+  return Selected(name, variant, spec, config)
 
 
 def _variant(name: str, spec: Spec, asked: str | None) -> str:
@@ -125,7 +124,7 @@ def automatic(
   rest = dict(given)
   if rest.get('epsilon') is None:
     raise ValueError(_NEEDED)
-  name, settings = auto.choice(
+  name, settings = auto.recommended(
     rest.pop('unit', None) or 'rating',
     num_users=num_users,
     num_items=num_items,

@@ -234,7 +234,7 @@ def relation(*allowed: Relation) -> Any:
     choices=allowed or None,
     help='Neighbouring relation. replace: the value of a rating is protected, '
     'who rated what is public. add_remove: that a rating exists is protected, '
-    'too (what the sound variant does unless told otherwise).',
+    'too (the default of sound variants).',
   )
 
 

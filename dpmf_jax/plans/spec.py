@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
@@ -67,6 +68,14 @@ class Plan:
     )
 
 
+def plan_by_rank(plan: Callable[..., Plan]) -> Callable[..., Plan]:
+  """`plan`, cached by config and rank of features, which is 1 if not given."""
+  cached = functools.lru_cache(plan)
+  return functools.wraps(plan)(
+    lambda config, rank=1, *more: cached(config, rank, *more)
+  )
+
+
 class Case(NamedTuple):
   """Settings at which an attack on a few ratings is strong, for audits.
 
@@ -99,7 +108,8 @@ class Spec(NamedTuple):
       where `takes_features`.
     variants: variant -> settings that a script starts from; library callers
       give every setting that has no default in the config class themselves.
-    cases: variant -> what an audit tries.
+    cases: variant -> what an audit tries; one that is not here is tried at
+      epsilon 1.
     takes_features: whether the system may be given features of users.
     personalized: whether each rating has an epsilon of its own.
     traffic: (config, num_users=, num_items=, num_ratings=) -> bytes that a
@@ -113,8 +123,10 @@ class Spec(NamedTuple):
   help: str
   config: Callable[..., Any]
   plan: Callable[..., Plan]
-  variants: Mapping[str, Mapping[str, Any]]
-  cases: Mapping[str, tuple[Case, ...]]
+  variants: Mapping[str, Mapping[str, Any]] = types.MappingProxyType(
+    {'sound': types.MappingProxyType({})}
+  )
+  cases: Mapping[str, tuple[Case, ...]] = types.MappingProxyType({})
   takes_features: bool = False
   personalized: bool = False
   traffic: Callable[..., dict[str, float] | None] | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from typing import Any, Literal, NamedTuple, cast
 
@@ -16,16 +15,16 @@ from dpmf_jax.accounting.shares import (
 )
 from dpmf_jax.plans import assumptions
 from dpmf_jax.plans import settings as declare
-from dpmf_jax.plans.spec import Case, Plan, Spec
+from dpmf_jax.plans.spec import Case, Plan, Spec, plan_by_rank
 from dpmf_jax.types import Guarantee, Relation
 
 View = Literal['public', 'recommender', 'third_party']
 Attendance = Literal['static', 'dynamic']
 
-# Products of a feature (2^8), another and count units stay below 2^31.
+# Products of a feature (2^8), another and a count stay below 2^31.
 FEATURE_BITS = 8
-_MAX_COUNT_UNITS = 2**15 - 1
-_MAX_LABEL_UNITS = 2**22
+_MAX_COUNT_SIZE = 2**15 - 1
+_MAX_LABEL_SIZE = 2**22
 
 
 @declare.config
@@ -44,7 +43,8 @@ class UntrustedPMFConfig:
       recommender or the third party sees, for the auditor.
     attendance: paper: whether the same users are online in all rounds
       (scenario 2 or 3).
-    online: Part of the users who are in a round.
+    online: paper: part of the users who are in a round; by default all static
+      ones, and half of dynamic ones.
     round_noise: paper: standard deviation of the noise that a round has of its
       own, the paper's rho, which it does not define; 0 leaves it out.
     rounds: Number of rounds.
@@ -65,7 +65,7 @@ class UntrustedPMFConfig:
   dropouts: int = declare.setting(default=0)
   view: View = declare.setting(default='public', flag=False)
   attendance: Attendance = declare.setting(default='static')
-  online: float = declare.setting(default=1.0, above=0, maximum=1)
+  online: float | None = declare.setting(default=None, above=0, maximum=1)
   round_noise: float = declare.setting(default=0.0, minimum=0)
   rank: int = declare.rank(default=20)
   ridge: float = declare.ridge(default=0.01)
@@ -81,18 +81,26 @@ class UntrustedPMFConfig:
   vector_ridge: float = declare.own_ridge(default=8.0, what='vectors')
 
   def check(self):
+    if self.variant == 'sound' and self.attendance != 'static':
+      raise ValueError(
+        f"attendance={self.attendance!r} is for variant='paper': there is one "
+        "round with variant='sound', and dropouts= says who may be missing"
+      )
+    if self.online is None:
+      part = 1.0 if self.attendance == 'static' else 0.5
+      object.__setattr__(self, 'online', part)
+    if self.attendance == 'static' and self.online != 1:
+      raise ValueError(
+        f"online={self.online} must be 1 for attendance='static': whoever is "
+        'not there leaves a mask in the sum'
+      )
     if self.variant == 'paper':
       if self.relation != 'replace':
         raise ValueError(
           "Hua et al. claim nothing for relation='add_remove'; use 'replace'"
         )
-      if self.attendance == 'static' and self.online != 1:
-        raise ValueError(
-          f"online={self.online} must be 1 for attendance='static': whoever is "
-          'not there leaves a mask in the sum'
-        )
     else:
-      units_of(self)
+      sizes_of(self)
 
   @property
   def center(self) -> float:
@@ -113,14 +121,14 @@ class UntrustedPMFConfig:
 PAPER: dict[str, Any] = {'variant': 'paper', 'relation': 'replace'}
 
 
-class Units(NamedTuple):
-  """How many units of noise the parts of a rating's term can have (sound)."""
+class Sizes(NamedTuple):
+  """The largest integers that the parts of a rating can add (sound)."""
 
   counts: int  # A of features of L1 norm 1, in L1 norm over its triangle
   labels: int  # b of the largest label
 
 
-def units_of(config: UntrustedPMFConfig) -> Units:
+def sizes_of(config: UntrustedPMFConfig) -> Sizes:
   """What a rating may add so that epsilon holds.
 
   Privacy: 'add_remove' moves (A, b) of one item by at most count + label in
@@ -130,27 +138,27 @@ def units_of(config: UntrustedPMFConfig) -> Units:
   most = largest_move(config.epsilon, config.noise_bits)
   if config.relation == 'replace':
     label = most // 2
-    count = min(label, _MAX_COUNT_UNITS)
+    count = min(label, _MAX_COUNT_SIZE)
   else:
     part = config.label_bound / (config.label_bound + config.count_scale)
     label = int(most * part)
     count = most - label
-  fits = count <= _MAX_COUNT_UNITS and label <= _MAX_LABEL_UNITS
+  fits = count <= _MAX_COUNT_SIZE and label <= _MAX_LABEL_SIZE
   if min(count, label) < 1 or not fits:
     fewer = 'more' if fits else 'fewer'
     raise ValueError(
       f'noise_bits={config.noise_bits} makes {count} units of counts and '
       f'{label} of labels at epsilon={config.epsilon}; use {fewer} bits'
     )
-  return Units(count, label)
+  return Sizes(count, label)
 
 
-def moved_units(config: UntrustedPMFConfig) -> int:
+def rating_move(config: UntrustedPMFConfig) -> int:
   """How far one rating moves what is noised, in L1 norm (sound)."""
-  units = units_of(config)
+  sizes = sizes_of(config)
   if config.relation == 'replace':
-    return 2 * units.labels
-  return units.counts + units.labels
+    return 2 * sizes.labels
+  return sizes.counts + sizes.labels
 
 
 def rating_loss(
@@ -161,9 +169,9 @@ def rating_loss(
   Of all that the recommender sees, with a constant feature (sound). Up to
   c + d shares that is what is stated, and more with one more.
   """
-  units = units_of(config)
+  sizes = sizes_of(config)
   return accounting.share_loss(
-    (2 * units.labels,) if config.relation == 'replace' else units,
+    (2 * sizes.labels,) if config.relation == 'replace' else sizes,
     bits=config.noise_bits,
     unknown=num_users - known,
     needed=num_users - config.unneeded,
@@ -296,14 +304,14 @@ def guarantee(
     'equations against public user features, in integers, with two-sided '
     f'geometric noise of ratio 1 - 2^-{config.noise_bits} on each, made of '
     f'shares of all users but {config.unneeded}; one rating moves {moved} of '
-    f'one item by at most {moved_units(config)} units in L1 norm',
-    event=accounting.Pure(move_epsilon(moved_units(config), config.noise_bits)),
+    f'one item by at most {rating_move(config)} units in L1 norm',
+    event=accounting.Pure(move_epsilon(rating_move(config), config.noise_bits)),
   )
 
 
-@functools.lru_cache
+@plan_by_rank
 def plan(
-  config: UntrustedPMFConfig, rank: int = 1, largest_node: int | None = None
+  config: UntrustedPMFConfig, rank: int, largest_node: int | None = None
 ) -> Plan:
   """What is stated of the simulator, with features of that rank.
 
@@ -313,7 +321,7 @@ def plan(
   if config.variant == 'paper':
     scale = share_scale(config)
     return Plan(stated, config.rounds, {'gradients': scale})
-  noise = {'sums': 2.0**config.noise_bits}, {'sums': moved_units(config)}
+  noise = {'sums': 2.0**config.noise_bits}, {'sums': rating_move(config)}
   if largest_node is not None:
     return Plan(stated, 1, *noise)
   # The simulator's noise is within 1e-17 of its law on each coordinate.
@@ -455,7 +463,7 @@ SPEC = Spec(
     # H is in the recommender's view, and drawn in each run; the start is known.
     'paper': (
       Case(_TWO, 'known'),
-      Case({**_TWO, 'attendance': 'dynamic'}, 'known'),
+      Case({**_TWO, 'attendance': 'dynamic', 'online': 1.0}, 'known'),
       Case({**_SIX, 'view': 'third_party'}, 'known'),
       Case({**_SIX, 'view': 'public'}, 'known'),
     ),

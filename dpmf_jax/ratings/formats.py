@@ -1,47 +1,38 @@
-"""Reading rating files: text tables, Netflix, RecBole and Parquet.
+"""Reading rating files: text tables and matrices, Netflix, RecBole, Parquet.
 
-What `read` does with a text file: UTF-8 (with or without BOM) or Latin-1, LF
-or CRLF, blank lines at the end ignored. Ids are kept exactly as written. With
-a header the columns may come in any order and further ones are ignored;
-without one they are user, item, rating and, if there is a fourth, timestamp.
+What `read` does with a text file: unpacked if it is gzip, UTF-8 (with or
+without BOM) or Latin-1, LF or CRLF, blank lines at the end ignored. Ids are
+kept exactly as written. With a header the columns may come in any order and
+further ones are ignored; without one they are user, item, rating and, if there
+is a fourth, timestamp.
 A user who rates an item twice keeps the later line, with a warning.
 """
 
 from __future__ import annotations
 
+import gzip
 import os
 import pathlib
 import re
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpmf_jax.ratings import tokens
+from dpmf_jax.ratings import dense, tokens
+from dpmf_jax.ratings.columns import check_roles, choose, listed, role_of
 from dpmf_jax.ratings.ids import DataError, Where, factorize
 from dpmf_jax.ratings.table import Duplicates, Ratings, assemble, check_scale
 from dpmf_jax.ratings.titles import read_titles
 
 FORMATS = (
   'auto', 'u.data', 'ratings.dat', 'csv', 'tsv', 'text', 'inter', 'netflix',
-  'parquet',
+  'dense', 'parquet',
 )  # fmt: skip
 _NO_HEADER = ('u.data', 'ratings.dat')
 _DELIMITER = {'u.data': '\t', 'ratings.dat': '::', 'csv': ',', 'tsv': '\t'}
-_ROLES = ('user', 'item', 'rating', 'timestamp')
-_NAMES = {
-  'user': {'user', 'users', 'userid', 'uid', 'customer', 'customerid'},
-  'item': {
-    'item', 'items', 'itemid', 'iid', 'movie', 'movieid', 'anime', 'animeid',
-    'product', 'productid', 'book', 'bookid', 'isbn', 'asin', 'track',
-    'trackid', 'song', 'songid', 'artist', 'artistid', 'business', 'businessid',
-  },
-  'rating': {
-    'rating', 'ratings', 'score', 'feedback', 'stars', 'value', 'bookrating',
-  },
-  'timestamp': {'timestamp', 'time', 'date', 'datetime'},
-}  # fmt: skip
-_PACKED = {b'PK\x03\x04': 'a zip archive', b'\x1f\x8b': 'a gzip archive'}
+_DELIMITERS = ('\t', '::', ';', ',')  # as they are looked for
 
 
 def read(
@@ -55,6 +46,7 @@ def read(
   duplicates: Duplicates = 'last',
   titles: str | os.PathLike[str] | Mapping[str, str] | None = None,
   encoding: str = 'auto',
+  missing: float | str | None = None,
   name: str | None = None,
 ) -> Ratings:
   """Returns the Ratings of a file.
@@ -65,23 +57,33 @@ def read(
     format: one of FORMATS. 'u.data' (tab) and 'ratings.dat' ('::') have no
       header; 'csv', 'tsv' and 'text' (delimiter found or given) may have one;
       'inter' is RecBole's typed header; 'netflix' has 'movie:' lines followed
-      by 'user,rating,date'.
+      by 'user,rating,date'. 'dense' is a matrix with a line for each user and
+      a field for each item; both are numbered from 1, unless a header names
+      the items and a column the users.
     columns: 'user', 'item', 'rating', 'timestamp' -> header name, or position
-      from 0.
-    delimiter: one or two characters, for 'csv', 'tsv' and 'text'.
+      from 0. Of a matrix 'user' is the column of user ids and 'item' the first
+      one with ratings.
+    delimiter: one or two characters, for 'csv', 'tsv', 'text' and 'dense'.
     header: whether the first line is one; None looks at it.
     duplicates: what to keep of a (user, item) pair rated more than once:
       'last', 'first' or 'mean', with a warning, or 'error'.
     titles: a file for `read_titles`, or a mapping from item id to title.
     encoding: 'auto' or a Python codec.
+    missing: what a matrix has where there is no rating, such as 0, 99 or 'NA';
+      an empty field if None.
     name: what to call the data; the file's name if None.
   """
   path = pathlib.Path(path)
   check_scale(scale)
   _check_options(format, columns, delimiter)
+  if missing is not None and format != 'dense':
+    raise DataError(f"missing={missing!r} is for format='dense' alone")
   raw = read_bytes(path)
   if format == 'parquet' or (format == 'auto' and raw.startswith(b'PAR1')):
     table = _read_parquet(path, columns)
+  elif format == 'dense':
+    raw = tokens.decode(raw, str(path), encoding)
+    table = _read_dense(raw, path, columns, delimiter, header, missing)
   else:
     raw = tokens.decode(raw, str(path), encoding)
     table = _parse(*_read_text(raw, path, format, columns, delimiter, header))
@@ -126,13 +128,15 @@ def read_column(
   path = pathlib.Path(path)
   _check_options(format, columns, delimiter)
   raw = read_bytes(path)
-  if format == 'parquet' or raw.startswith(b'PAR1'):
-    raise DataError(f'{path}: is Parquet; column {column!r} is read from text')
+  if format in ('parquet', 'dense') or raw.startswith(b'PAR1'):
+    raise DataError(
+      f'{path}: column {column!r} can only be read from a table in text'
+    )
   raw = tokens.decode(raw, str(path), encoding)
   fields, found, names = _read_text(raw, path, format, columns, delimiter, None)
   names = [name.strip() for name in names]
   if names.count(column) != 1:
-    have = f'there are: {_listed(names)}' if names else 'it has no header'
+    have = f'there are: {listed(names)}' if names else 'it has no header'
     often = 'more than one' if column in names else 'no'
     raise DataError(f'{path}, line 1: {often} column {column!r}; {have}')
   return Column(
@@ -153,7 +157,7 @@ def read_ids(path: str | os.PathLike[str], role: str) -> np.ndarray:
   text = tokens.decode(read_bytes(path), str(path)).decode('utf-8')
   lines = [line.strip() for line in text.split('\n')]
   # Without digits: movie1 is an id.
-  if _role(lines[0]) == role and not re.search(r'\d', lines[0]):
+  if role_of(lines[0]) == role and not re.search(r'\d', lines[0]):
     lines[0] = ''
   seen: dict[str, int] = {}
   for number, line in enumerate(lines, 1):
@@ -229,10 +233,14 @@ def read_bytes(path: pathlib.Path) -> bytes:
     raise DataError(f'{path}: cannot be read: {error.strerror}') from error
   if not raw.strip():
     raise DataError(f'{path}: the file is empty')
-  for magic, kind in _PACKED.items():
-    if raw.startswith(magic):
-      raise DataError(f'{path}: is {kind}; unpack it first')
-  return raw
+  if raw.startswith(b'PK\x03\x04'):
+    raise DataError(f'{path}: is a zip archive; unpack it first')
+  if not raw.startswith(b'\x1f\x8b'):
+    return raw
+  try:
+    return gzip.decompress(raw)
+  except (OSError, EOFError, zlib.error) as error:
+    raise DataError(f'{path}: is not whole gzip: {error}') from error
 
 
 def _check_options(
@@ -240,9 +248,7 @@ def _check_options(
 ) -> None:
   if format not in FORMATS:
     raise DataError(f'format={format!r} is not one of {", ".join(FORMATS)}')
-  for role in columns or {}:
-    if role not in _ROLES:
-      raise DataError(f'columns: {role!r} is not one of {", ".join(_ROLES)}')
+  check_roles(columns or {})
   if delimiter is not None and not re.fullmatch(
     '[^"\r\nA-Za-z0-9]{1,2}', delimiter
   ):
@@ -260,7 +266,7 @@ def _read_text(
   lines = tokens.split_lines(raw, file)
   first = lines.text(0)
   if format == 'auto':
-    format = _recognise(path.name, first, delimiter)
+    format = _recognise(path.name.removesuffix('.gz'), first, delimiter)
   if format == 'netflix':
     found = {'user': 0, 'item': 1, 'rating': 2, 'timestamp': 3}
     return _netflix(lines), found, []
@@ -284,7 +290,7 @@ def _read_text(
   by_name = any(isinstance(c, str) for c in (columns or {}).values())
   if header is None:
     header = looks or by_name
-  found = _choose(names, columns or {}, header, file)
+  found = choose(names, columns or {}, header, f'{file}, line 1')
   return body(header), found, names if header else []
 
 
@@ -342,12 +348,12 @@ def _recognise(name: str, first: str, delimiter: str | None) -> str:
   return 'ratings.dat' if '::' in first else 'text'
 
 
-def _sniff(raw: bytes, file: str) -> str:
+def _sniff(raw: bytes, file: str, known: tuple[str, ...] = _DELIMITERS) -> str:
   """Returns the delimiter of the first record, looking outside of quotes."""
   record = re.match(rb'(?:[^"\n]|"[^"]*")*', raw)
   first = re.sub(rb'"[^"]*"', b'', record[0] if record else raw).decode()
   for least in (3, 2):  # columns; two is an error to be named later
-    for delimiter in ('\t', '::', ';', ','):
+    for delimiter in known:
       if len(first.split(delimiter)) >= least:
         return delimiter
   raise DataError(
@@ -356,63 +362,9 @@ def _sniff(raw: bytes, file: str) -> str:
   )
 
 
-def _role(name: str) -> str | None:
-  """Returns what a header name stands for, or None."""
-  plain = re.sub(r'[^a-z]', '', name.lower())
-  return next((role for role, all in _NAMES.items() if plain in all), None)
-
-
 def _is_header(names: list[str]) -> bool:
   is_number = lambda text: re.fullmatch(r'\s*[-+]?[\d.]+\s*', text) is not None
-  return any(map(_role, names)) and not any(map(is_number, names))
-
-
-def _choose(
-  names: list[str], columns: Mapping[str, str | int], header: bool, file: str
-) -> dict[str, int]:
-  """Returns role -> position, from `columns` first and the header second."""
-  found: dict[str, int] = {}
-  for role, column in columns.items():
-    if isinstance(column, str):
-      if column not in names or not header:
-        have = f'there are: {_listed(names)}' if header else 'no header'
-        raise DataError(f'{file}, line 1: no {role} column {column!r}; {have}')
-      column = names.index(column)
-    if not 0 <= column < len(names):
-      raise DataError(
-        f'{file}, line 1: {role} column {column} is not in 0..{len(names) - 1}'
-      )
-    found[role] = column
-  if header:
-    for position, name in enumerate(names):
-      role = _role(name)
-      if role is None or role in columns or position in columns.values():
-        continue
-      if role in found:
-        raise DataError(
-          f'{file}, line 1: {names[found[role]]!r} and {name!r} could both be '
-          f'the {role}; pass columns={{{role!r}: ...}}'
-        )
-      found[role] = position
-  elif not columns:
-    if not 3 <= len(names) <= 4:
-      raise DataError(
-        f'{file}, line 1: has {len(names)} column(s), expected user, item, '
-        'rating[, timestamp]; pass columns= to say which is which'
-      )
-    found = dict(zip(_ROLES, range(len(names)), strict=False))
-  for role in _ROLES[:3]:
-    if role not in found:
-      raise DataError(
-        f'{file}, line 1: no {role} column among {_listed(names)}; pass '
-        f'columns={{{role!r}: name or position}}'
-      )
-  return found
-
-
-def _listed(names: list[str]) -> str:
-  """Returns the names on one line of bounded length."""
-  return ' '.join(', '.join(names).split())[:120]
+  return any(map(role_of, names)) and not any(map(is_number, names))
 
 
 def _netflix(lines: tokens.Lines) -> tokens.Fields:
@@ -440,6 +392,26 @@ def _netflix(lines: tokens.Lines) -> tokens.Fields:
   )
 
 
+def _read_dense(raw, path, columns, delimiter, header, missing) -> tuple:
+  """Returns (users, items, values, None, where) of a matrix in text."""
+  file, missing = str(path), '' if missing is None else missing
+  delimiter = delimiter or _sniff(raw, file, (*_DELIMITERS, ' '))
+  names, body = _cut(raw, tokens.split_lines(raw, file), delimiter)
+  if header is None:
+    header = dense.has_header(names, columns or {}, missing)
+  user, first = dense.places(names, columns or {}, header, file)
+  fields = body(header)
+  found = dense.entries(fields, first, missing)
+  users, items = dense.numbered(found.row), dense.numbered(found.column)
+  if user is not None:
+    users = dense.named(tokens.ids(fields, user, 'user'), found.row)
+  if header:
+    where = lambda place: f'{file}, line 1, field {first + place + 1}'
+    every = factorize(np.array(names[first:]), 'item', where)
+    items = dense.named(every, found.column)
+  return users, items, found.value, None, found.cells.where
+
+
 def _read_parquet(path: pathlib.Path, columns) -> tuple:
   """Returns (users, items, values, timestamps, where) of a Parquet file."""
   try:
@@ -451,7 +423,7 @@ def _read_parquet(path: pathlib.Path, columns) -> tuple:
     ) from error
   try:
     names = pq.read_schema(path).names
-    found = _choose(names, columns or {}, True, str(path))
+    found = choose(names, columns or {}, True, str(path))
     # Not `filters` or threads over columns: ratings fit in memory.
     table = pq.read_table(path, columns=[names[k] for k in found.values()])
   except (pa.ArrowException, OSError) as error:

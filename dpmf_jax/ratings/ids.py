@@ -84,6 +84,19 @@ def places(known: np.ndarray, ids: np.ndarray) -> np.ndarray:
   return np.where(known[place] == ids, place, -1)
 
 
+def id_texts(ids: Any, role: str) -> np.ndarray:
+  """The id or ids, as text, in an array of the shape that was given."""
+  array = np.asarray(ids)
+  if array.dtype.kind in 'OT':
+    where = lambda row: f'{role}s, place {row}'
+    return _strings(array.reshape(-1), role, where).reshape(array.shape)
+  if array.size and array.dtype.kind not in 'iuU':
+    raise DataError(
+      f'{role}s={ids!r} must be an id or several, integers or strings'
+    )
+  return array.astype(str)
+
+
 def canonical_integers(ids: np.ndarray) -> np.ndarray | None:
   """Returns string ids as int64 if each prints back the same, else None."""
   try:

@@ -101,7 +101,7 @@ def install(folder: pathlib.Path, files: Mapping[str, bytes]) -> None:
   except OSError as error:
     raise DataError(
       f'{folder.parent}: cannot keep data there: {error.strerror}; '
-      'set DPMF_CACHE or --cache_dir to a directory you may write'
+      'set DPMF_CACHE or cache_dir to a directory you may write'
     ) from error
   try:
     for name, content in files.items():

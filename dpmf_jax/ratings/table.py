@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse
 
+from dpmf_jax.ratings.columns import choose
 from dpmf_jax.ratings.ids import DataError as DataError
 from dpmf_jax.ratings.ids import Where, factorize, places
 
@@ -125,6 +126,21 @@ class Ratings:
         columns[name] = values
     return columns
 
+  def to_dataframe(self) -> Any:
+    """Returns a pandas DataFrame of `columns`."""
+    try:
+      import pandas as pd
+    except ImportError as error:
+      raise DataError(
+        "a DataFrame needs pandas: pip install 'dpmf_jax[pandas]'"
+      ) from error
+    return pd.DataFrame(self.columns())
+
+  def to_csr(self) -> scipy.sparse.csr_array:
+    """Returns [U, I] float32, with an entry for every rating, zeros too."""
+    shape = len(self.user_ids), self.num_items
+    return scipy.sparse.csr_array((self.value, (self.user, self.item)), shape)
+
 
 def from_arrays(
   users: Any,
@@ -221,26 +237,24 @@ def from_dataframe(
   df: Any,
   *,
   scale: tuple[float, float],
-  user: str = 'user',
-  item: str = 'item',
-  rating: str = 'rating',
-  timestamp: str | None = None,
+  columns: Mapping[str, str] | None = None,
   titles: Mapping[str, str] | None = None,
   duplicates: Duplicates = 'last',
   name: str = 'dataframe',
 ) -> Ratings:
-  """Returns the Ratings of a pandas DataFrame with the columns named."""
-  wanted = [user, item, rating] + ([timestamp] if timestamp else [])
-  for column in wanted:
-    if column not in df.columns:
-      found = ', '.join(map(str, df.columns))
-      raise DataError(f'{name}: no column {column!r}; there are: {found}')
+  """Returns the Ratings of a pandas DataFrame.
+
+  `columns` names those of 'user', 'item', 'rating' and 'timestamp' which have
+  names that are not known for it, such as userId or movie_id; see `columns`.
+  """
+  found = choose([str(column) for column in df], columns or {}, True, name)
+  column = lambda role: df.iloc[:, found[role]].to_numpy()
   return from_arrays(
-    df[user].to_numpy(),
-    df[item].to_numpy(),
-    df[rating].to_numpy(),
+    column('user'),
+    column('item'),
+    column('rating'),
     scale=scale,
-    timestamps=df[timestamp].to_numpy() if timestamp else None,
+    timestamps=column('timestamp') if 'timestamp' in found else None,
     titles=titles,
     duplicates=duplicates,
     name=name,
@@ -470,7 +484,10 @@ def _seconds(timestamp: Any, where: Where) -> np.ndarray:
   if stamp.dtype.kind in 'iu':
     return stamp.astype(np.int64, copy=False)
   if stamp.dtype.kind != 'f':
-    raise DataError(f'timestamps have type {stamp.dtype}; pass numbers')
+    raise DataError(
+      f'timestamps have type {stamp.dtype}; make them numbers or datetimes, or '
+      'leave them out'
+    )
   if (row := _first(~np.isfinite(stamp))) is not None:
     raise DataError(f'{where(row)}: timestamp {stamp[row]} is not finite')
   return stamp.astype(np.float64, copy=False)

@@ -33,7 +33,7 @@ from dpmf_jax.keys import key_words, source_of, words_key
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import Data
 from dpmf_jax.serving import models
-from dpmf_jax.training import Report
+from dpmf_jax.training import Progress
 from dpmf_jax.types import Guarantee, Release, System, released
 
 FINISHED = 'certificate.json'  # written last: it marks a finished run
@@ -159,11 +159,11 @@ def run_id(folder: Path | None) -> str:
 
 def checkpointer(
   folder: Path, key: jax.Array, settings: dict, *, run: str, seconds: float
-) -> Callable[[Report], None]:
+) -> Callable[[Progress], None]:
   """A callback that saves key and state at the start and every `seconds`."""
   last = -math.inf
 
-  def callback(report: Report) -> None:
+  def callback(report: Progress) -> None:
     nonlocal last
     if time.monotonic() - last < seconds:
       return
@@ -189,7 +189,7 @@ def checkpointer(
 
 def charger(
   folder: Path | None, spend: Callable[[], Any], *, fresh: bool
-) -> Callable[[Report], None]:
+) -> Callable[[Progress], None]:
   """A callback that charges the run before its first step, if it may run.
 
   It belongs right after the checkpointer. A `fresh` run that is refused has
@@ -197,7 +197,7 @@ def charger(
   """
   charged = False
 
-  def callback(report: Report) -> None:
+  def callback(report: Progress) -> None:
     nonlocal charged
     if charged:
       return

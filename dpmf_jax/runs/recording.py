@@ -12,7 +12,7 @@ from tqdm import tqdm
 from dpmf_jax.evaluation.metrics import rmse
 from dpmf_jax.plans.spec import Plan
 from dpmf_jax.rows import Data, Rows
-from dpmf_jax.training import Report
+from dpmf_jax.training import Progress
 from dpmf_jax.types import Release, System
 
 
@@ -38,17 +38,18 @@ class Recorder:
     if test is not None:
       self._rows['test_rmse'] = test
 
-  def __call__(self, report: Report) -> None:
+  def __call__(self, report: Progress) -> None:
     model = self._system.model(report.state, self._data)
     errors = {
-      name: rmse(rows, model, self._scale) for name, rows in self._rows.items()
+      name: rmse(model, rows, self._scale) for name, rows in self._rows.items()
     }
-    # Clipped to the scale, an infinite prediction has a finite error.
-    leaves = jax.tree.leaves(model._replace(fit=None))
+    # Clipped to the scale, an infinite prediction has a finite error; products
+    # of finite factors may have none.
+    leaves = jax.tree.leaves((model._replace(fit=None), errors))
     if not all(np.isfinite(leaf).all() for leaf in leaves):
       raise ValueError(
-        f'training diverged: factors are not finite after step {report.step}; '
-        'use a smaller step_size'
+        'training diverged: factors or their products are not finite after '
+        f'step {report.step}; use a smaller step_size'
       )
     seconds = round(time.monotonic() - self._began, 3)
     self.curve.append({'step': report.step, **errors, 'seconds': seconds})
@@ -57,13 +58,13 @@ class Recorder:
 
 def progress(
   plan: Plan, curve: list[dict], *, delta: float | None, disable=False
-) -> tuple[tqdm, Callable[[Report], None]]:
+) -> tuple[tqdm, Callable[[Progress], None]]:
   """A bar, and a callback that shows step, RMSE and epsilon so far on it."""
   bar = tqdm(
     total=plan.steps, unit='step', desc='training', disable=disable or None
   )
 
-  def callback(report: Report) -> None:
+  def callback(report: Progress) -> None:
     bar.update(report.step - bar.n)
     shown = {
       name.removesuffix('_rmse'): f'{value:.4f}'

@@ -10,12 +10,15 @@ alone; it costs the others nothing beyond the release.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpmf_jax.kernels.regression import fitted_users
+from dpmf_jax.ratings.given import ratings_of
 from dpmf_jax.ratings.ids import places
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import SLICES, SLOTS, put_rows, rows
@@ -78,7 +81,12 @@ def user_factors(
   return found
 
 
-def fold_in(model: Model, ratings: Ratings, *, fit: Fit | None = None) -> Model:
+def fold_in(
+  model: Model,
+  ratings: Ratings | Mapping[Any, Mapping[Any, float]] | Any,
+  *,
+  fit: Fit | None = None,
+) -> Model:
   """The model with the users of `ratings` in place of its own.
 
   Each of them gets the row that fits their own ratings best, and what they
@@ -87,7 +95,9 @@ def fold_in(model: Model, ratings: Ratings, *, fit: Fit | None = None) -> Model:
 
   Args:
     model: its item factors must be released.
-    ratings: of users who need not be in the model, with its items' ids.
+    ratings: of users who need not be in the model, with its items' ids:
+      {user: {item: rating}}, or what `ratings.given.ratings_of` takes, such as
+      `Ratings`, a DataFrame or a path.
     fit: priors and ridges; the model's by default.
 
   Privacy: see the module. The result is for the eyes of these users.
@@ -102,8 +112,10 @@ def fold_in(model: Model, ratings: Ratings, *, fit: Fit | None = None) -> Model:
     raise ValueError(
       'new users cannot be folded into this model: how its users are fitted '
       'to the items is not known (neither user factors nor how to fit them are '
-      'released); pass fit='
+      'released)'
     )
+  if not isinstance(ratings, Ratings):
+    ratings = ratings_of(ratings, scale=model.scale)
   low, high = map(np.float32, model.scale)  # as ratings are
   outside = (ratings.value < low) | (ratings.value > high)
   if outside.any():

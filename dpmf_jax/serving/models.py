@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse
 
 from dpmf_jax import files
-from dpmf_jax.ratings.ids import places
+from dpmf_jax.ratings.ids import id_texts, places
 from dpmf_jax.ratings.table import Ratings, check_scale
 from dpmf_jax.serving.scoring import dense_rows, top_products
 from dpmf_jax.types import Fit, Release
@@ -145,8 +145,8 @@ def load_model(folder: str | Path) -> Model:
   for name in needed:
     if not (folder / name).is_file():
       raise ValueError(
-        f'{folder / name} is missing: --model must be the --output folder of '
-        'a finished launch.train'
+        f'{folder / name} is missing: {folder} must be the folder of a '
+        'finished run'
       )
   released, _ = files.load_leaves(folder / 'model.safetensors')
   ids = files.read_json(folder / 'ids.json')
@@ -228,6 +228,16 @@ def seen_matrix(user, item, shape) -> scipy.sparse.csr_array:
   return scipy.sparse.csr_array((ones, (user, item)), shape=shape)
 
 
+def known_users(model: Model) -> np.ndarray:
+  """The user factors [U, D]; ValueError where they are not known."""
+  if model.user_factors is None:
+    raise ValueError(
+      'the user factors are not known here: this system does not release '
+      'them; fold users in by their own ratings, fold_in(model, ratings)'
+    )
+  return model.user_factors
+
+
 def top_items(
   model: Model, users: np.ndarray, k: int, *, filter_seen: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -236,16 +246,12 @@ def top_items(
   Best first, ties by item index. Where a user has fewer than k items left,
   the rest is index -1 with score -inf.
   """
-  if model.user_factors is None:
-    raise ValueError(
-      'the user factors are not known here: this system does not release '
-      'them; fold users in by their own ratings (--ratings=FILE)'
-    )
+  user = known_users(model)
   seen = model.seen
   if filter_seen and seen is None:
     raise ValueError(
       'which items were seen is not known here (private/seen.safetensors is '
-      'missing); pass --nofilter_seen to recommend from all items'
+      'missing); pass filter_seen=False to recommend from all items'
     )
 
   def excluded(start: int, stop: int, size: int) -> np.ndarray:
@@ -253,50 +259,79 @@ def top_items(
       return np.zeros((size, len(model.item_ids)), bool)
     return dense_rows(seen, users[start:stop], size)
 
-  chosen, raw = top_products(
-    model.user_factors[users], model.item_factors, k, excluded
-  )
+  chosen, raw = top_products(user[users], model.item_factors, k, excluded)
   # Ordered by the unclipped score: clipping would make the best items tie.
   scores = np.clip(raw + np.float32(model.offset), *model.scale)
   return chosen, np.where(chosen >= 0, scores, -np.inf)
 
 
-def _indices(
-  role: str, ids: np.ndarray, wanted: Sequence[str] | None
-) -> np.ndarray:
-  """Indices of original ids, given as text; of all of them for None."""
-  if wanted is None:
-    return np.arange(len(ids))
-  place = places(ids, np.array([str(label) for label in wanted]))
+# What people know users and items by: an id, or several.
+Ids = str | int | Sequence[str] | Sequence[int] | np.ndarray
+
+
+def indices(role: str, ids: np.ndarray, wanted: Ids) -> np.ndarray:
+  """Indices of original ids, in the shape of `wanted`."""
+  texts = id_texts(wanted, role)
+  place = places(ids, texts.reshape(-1))
   if (place < 0).any():
     such = f' such as {ids[0].item()!r}' if len(ids) else ''
     raise ValueError(
-      f'{role} {str(wanted[int((place < 0).argmax())])!r} is not in the model, '
-      f'which has {len(ids)} {role}s{such}'
+      f'{role} {str(texts.flat[int((place < 0).argmax())])!r} is not in the '
+      f'model, which has {len(ids)} {role}s{such}'
     )
-  return place
+  return place.reshape(texts.shape)
+
+
+def _listable(role: str, ids: np.ndarray, wanted: Ids | None) -> np.ndarray:
+  """The indices [B] of those to make lists for, all of them for None."""
+  if wanted is None:
+    return np.arange(len(ids))
+  return indices(role, ids, wanted).reshape(-1)
+
+
+def predict(model: Model, users: Ids, items: Ids) -> Any:
+  """Predicted ratings of items by users, by original ids, in the scale.
+
+  Both are an id or an array of them, of shapes that broadcast: one user and
+  many items, as many users as items, or users[:, None] and items.
+
+  Privacy: post-processes the model; see `Model.covered`.
+  """
+  user = known_users(model)[indices('user', model.user_ids, users)]
+  item = model.item_factors[indices('item', model.item_ids, items)]
+  try:
+    found = (user * item).sum(axis=-1) + np.float32(model.offset)
+  except ValueError:
+    raise ValueError(
+      f'users of shape {user.shape[:-1]} and items of shape '
+      f'{item.shape[:-1]} do not broadcast'
+    ) from None
+  low, high = map(np.float32, model.scale)
+  return np.clip(found, low, high)
 
 
 def recommend(
   model: Model,
-  users: Sequence[str] | None = None,
+  users: Ids | None = None,
   k: int = 10,
   *,
   filter_seen: bool = True,
 ) -> list[Recommendation]:
   """The k best items for each user (all users for None), with original ids.
 
+  `pandas.DataFrame(recommend(...))` is a table with named columns.
+
   Privacy: scores post-process the release. Leaving out seen items reveals
   them to the reader, who should be the user.
   """
-  index = _indices('user', model.user_ids, users)
+  index = _listable('user', model.user_ids, users)
   items, scores = top_items(model, index, k, filter_seen=filter_seen)
   found = _listed(model, model.user_ids[index], items, scores)
   return list(map(Recommendation._make, found))
 
 
 def similar_items(
-  model: Model, items: Sequence[str] | None = None, k: int = 10
+  model: Model, items: Ids | None = None, k: int = 10
 ) -> list[Similar]:
   """The k items whose factors have the largest cosines with each of `items`.
 
@@ -306,7 +341,7 @@ def similar_items(
 
   Privacy: post-processes the item factors.
   """
-  index = _indices('item', model.item_ids, items)
+  index = _listable('item', model.item_ids, items)
   same = lambda rows: np.ptp(rows, axis=0) == 0
   fixed = same(model.item_factors)
   # Released ones: what is in private/ must not show.

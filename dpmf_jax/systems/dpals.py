@@ -30,7 +30,7 @@ from dpmf_jax.plans.dpals import (
   MEMORY,
   DPALSConfig,
   check_tails,
-  lattice_unit,
+  lattice_spacing,
   plan,
   resolved,
 )
@@ -70,7 +70,7 @@ def hyper_of(config: DPALSConfig, num_users: int) -> Any:
     final_bias_ridge=FINAL_BIAS_RIDGE,
     noise=noise.lattice_noise(
       plan(config).noise['sums'],
-      lattice_unit(config, num_users),
+      lattice_spacing(config, num_users),
       limit='int32: use a smaller contribution or a larger epsilon',
     ),
   )
@@ -79,7 +79,7 @@ def hyper_of(config: DPALSConfig, num_users: int) -> Any:
 def local_users(
   items: dpals_items.Items, hyper: Any, data: Data
 ) -> tuple[user_sums.Users, user_sums.Public]:
-  """What users put into a sweep's sums, and what they were told for it.
+  """What users put into a sweep's sums, and what they were sent for it.
 
   Privacy: each user's part is a function of their own ratings and of `items`.
   """

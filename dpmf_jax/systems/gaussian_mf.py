@@ -28,7 +28,7 @@ from dpmf_jax.mechanisms.clipping import clip_scale
 from dpmf_jax.mechanisms.noisy_sum import Noisy
 from dpmf_jax.plans.gaussian_mf import (
   GaussianMFConfig,
-  lattice_unit,
+  lattice_spacing,
   plan,
   sensitivity,
 )
@@ -214,7 +214,7 @@ def _hyper(config: GaussianMFConfig, data: Data) -> Any:
   noise = map(rounded_up, stds)
   if config.variant == 'sound':
     lattice.check_size(data, bits)
-    spacing = lattice_unit(config)
+    spacing = lattice_spacing(config)
     noise = (lattice.gradient_noise(std, spacing, bits) for std in stds)
   return traced(
     config,

@@ -257,7 +257,7 @@ def _record_hyper(config: LocalMFConfig) -> Any:
       levels,
       settings.plan(config).noise['answers'],
       center=config.center,
-      unit=config.quarter,
+      spacing=config.quarter,
     ),
   )
 

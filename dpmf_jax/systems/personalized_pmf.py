@@ -175,7 +175,7 @@ def _personal(config: PersonalizedPMFConfig, rank: int) -> Personal:
 def _asked(rows) -> jax.Array:
   if rows.epsilon is None:
     raise ValueError(
-      'the ratings have no specification: give each an epsilon with '
-      'data.specification, or --epsilon_column'
+      'the ratings have no specification: give each an epsilon of its own, as '
+      'dpmf_jax.ratings.specification does'
     )
   return jnp.asarray(rows.epsilon)

@@ -350,7 +350,7 @@ def _hyper(config: PowerMFConfig) -> Any:
       2 * settings.MAX_ROUNDS,
       (
         lattice.gradient_noise(
-          s, settings.lattice_unit(config), config.lattice_bits
+          s, settings.lattice_spacing(config), config.lattice_bits
         )
         for s in rows
       ),

@@ -19,7 +19,7 @@ from dpmf_jax.systems.sdcf import messages as sdcf_messages
 from dpmf_jax.systems.sdcf import rounds as sdcf
 from dpmf_jax.systems.sdcf import sgld
 from dpmf_jax.systems.sdcf.client_blocks import Profile
-from dpmf_jax.systems.sdcf.client_errors import choice, sent_errors
+from dpmf_jax.systems.sdcf.client_errors import selection, sent_errors
 from dpmf_jax.systems.sdcf.types import Client, Contribution, Public, State
 from dpmf_jax.types import System
 
@@ -39,7 +39,7 @@ def client_round(
   """
   coin_key, fake_key, own_key = jax.random.split(key, 3)
   p, eta, langevin = client.factors, public.step_size, public.langevin
-  chosen = choice(coin_key, client.memory, len(public.item), capacity)
+  chosen = selection(coin_key, client.memory, len(public.item), capacity)
   residual = jnp.where(own.rated, public.item @ p - own.value, 0.0)  # [I]
   error = sent_errors(
     fake_key, residual, own, chosen, public.epsilon_value, capacity

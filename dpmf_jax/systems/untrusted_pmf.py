@@ -32,7 +32,7 @@ def untrusted_pmf(
       mean each. Rows longer than 1 in L1 norm are shortened.
 
   Privacy (sound): one rating moves (A, b) of one item by at most
-  `moved_units` in L1 norm, as integers (`untrusted_sums.rating_terms`), and
+  `rating_move` in L1 norm, as integers (`untrusted_sums.rating_terms`), and
   all sums are exact on the ring. At least U - c - d users arrived and do not
   collude. The shares of noise in their reports add up to two-sided geometric
   noise on every coordinate (`mechanisms.shares`), so that the sum, and what is

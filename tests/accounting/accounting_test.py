@@ -249,3 +249,71 @@ def test_import_is_quick_and_without_jax():
     for _ in range(2)
   )
   assert seconds < 1
+
+
+# Arrays.
+
+SPENT = (
+  accounting.Gaussian(20.0, 100, uncovered=1e-9),
+  accounting.SubsampledGaussian(2.0, 0.1, 10),
+  accounting.compose(accounting.Gaussian(9.0), accounting.Laplace(3.0, 2)),
+  accounting.ClaimedPure(0.3, 2),
+)
+
+
+@pytest.mark.parametrize('event', SPENT, ids=repr)
+def test_arrays_are_what_numbers_are(event):
+  deltas = np.array([[1e-3, 1e-5], [1e-6, 1e-7]])
+  epsilons = accounting.epsilon(event, deltas)
+  assert epsilons.shape == (2, 2)
+  assert epsilons[1, 0] == accounting.epsilon(event, 1e-6)
+  assert isinstance(accounting.epsilon(event, np.float64(1e-6)), float)
+  back = accounting.delta(event, epsilons.ravel().tolist())
+  assert back[2] == accounting.delta(event, float(epsilons[1, 0]))
+  assert np.all(back <= deltas.ravel() * (1 + 1e-9))
+  assert accounting.epsilon(event, []).shape == (0,)
+
+
+@pytest.mark.parametrize('event', SPENT[:3], ids=repr)
+def test_renyi_over_arrays_and_the_best_order(event):
+  orders = np.array([1.5, 4.0, 30.0])
+  curve = accounting.curve_of(event)
+  assert curve(orders).tolist() == [curve(order) for order in orders.tolist()]
+  for name in ('mironov', 'canonne'):
+    best = accounting.renyi_epsilon(event, [1e-5, 1e-6], name)
+    assert best.epsilon.shape == best.order.shape == (2,)
+    order = float(best.order[1])
+    at = accounting.renyi_epsilon(event, 1e-6, name, order=order)
+    assert at.epsilon == pytest.approx(best.epsilon[1], rel=1e-12)
+    for other in (1 + (order - 1) * 0.9, 1 + (order - 1) * 1.1):
+      worse = accounting.renyi_epsilon(event, 1e-6, name, order=other)
+      assert worse.epsilon >= at.epsilon
+    found = accounting.bounds(event, 1e-6)
+    assert found[f'renyi_{name}'] == best.epsilon[1]
+    assert min(found.values()) == accounting.epsilon(event, 1e-6)
+
+
+@pytest.mark.parametrize(
+  ('call', 'message'),
+  [
+    (lambda e: accounting.renyi_epsilon(e, 1e-6, 'best'), "conversion='best'"),
+    (lambda e: accounting.renyi_epsilon(e, 1e-6, order=1.0), 'order=1.0 must'),
+    (lambda e: accounting.curve_of(e)([2.0, 0.5]), 'order=0.5 must be > 1'),
+    (lambda e: accounting.epsilon(e, [1e-6, 2.0]), 'delta must be in'),
+    (lambda e: accounting.compose(e, 1.0), 'events must hold events'),
+    (
+      lambda e: accounting.compose(e, accounting.ClaimedPure(1.0)),
+      'a claim cannot be part of a proof',
+    ),
+    (
+      lambda e: accounting.compose(
+        accounting.SubsampledGaussian(2.0, 0.1),
+        accounting.SubsampledGaussian(2.0, 0.1, 1, 'without_replacement'),
+      ),
+      'sampling must be the same',
+    ),
+  ],
+)
+def test_what_is_refused_of_arrays_and_compositions(call, message):
+  with pytest.raises(ValueError, match=message):
+    call(accounting.Gaussian(20.0))

@@ -136,20 +136,6 @@ def test_sdcf_value_epsilon_far_from_the_mean():
   assert ours == pytest.approx(69.9**2 / 2, rel=1e-2)
 
 
-def test_pdp_probabilities():
-  epsilons = np.array([[0.1, 0.2], [0.5, 1.0]])
-  at_max = accounting.claimed_pdp_probabilities(epsilons, 'max')
-  np.testing.assert_allclose(at_max, np.expm1(epsilons) / math.expm1(1.0))
-  at_mean = accounting.claimed_pdp_probabilities(epsilons, 'mean')
-  expected = np.expm1(epsilons) / math.expm1(0.45)
-  np.testing.assert_allclose(at_mean, np.minimum(expected, 1))
-  given = accounting.claimed_pdp_probabilities(epsilons, 0.7)
-  np.testing.assert_allclose(given[0], np.expm1([0.1, 0.2]) / math.expm1(0.7))
-  assert given[1, 1] == 1.0
-  large = accounting.claimed_pdp_probabilities([1e-6, 999.0, 1e3], 'max')
-  np.testing.assert_allclose(large, [0.0, math.exp(-1), 1.0], atol=1e-300)
-
-
 @pytest.mark.parametrize(
   ('objective', 'relation', 'sensitivity'),
   [('zhang', 'add_remove', 5), ('zhang', 'replace', 4), ('hua', 'replace', 8)],
@@ -201,11 +187,11 @@ def test_hua_share_scale():
       'epsilon_permanent must be > 0',
     ),
     (
-      lambda: accounting.claimed_pdp_probabilities([0.1], 'median'),
+      lambda: accounting.pdp_probabilities([0.1], 'median'),
       "threshold must be 'mean', 'max' or a number, got 'median'",
     ),
     (
-      lambda: accounting.claimed_pdp_probabilities([0.1, -0.1], 'max'),
+      lambda: accounting.pdp_probabilities([0.1, -0.1], 'max'),
       'epsilons must be > 0 and finite, got -0.1',
     ),
     (

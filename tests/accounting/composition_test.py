@@ -99,11 +99,11 @@ MIXTURES = (
 def test_the_smallest_of_valid_bounds(event):
   bounds = accounting.bounds(event, 1e-6)
   assert accounting.epsilon(event, 1e-6) == min(bounds.values())
-  assert {'basic', 'renyi', 'pld'} <= bounds.keys()
+  assert {'basic', 'renyi_canonne', 'pld'} <= bounds.keys()
   # The distribution is the tightest up to its grid; here L2-Laplace has one
   # of any pure mechanism only.
   if not isinstance(event, events.L2Laplace):
-    assert bounds['pld'] <= bounds['renyi'] * (1 + 1e-4)
+    assert bounds['pld'] <= bounds['renyi_canonne'] * (1 + 1e-4)
   tiny = accounting.bounds(event, 1e-200)
   assert tiny['pld'] == math.inf
   assert accounting.epsilon(event, 1e-200) < math.inf
@@ -120,7 +120,7 @@ def test_a_mixture_agrees_with_dp_accounting():
   renyi = RdpAccountant(orders=[1 + k / 50 for k in range(1, 1000)])
   renyi.compose(dp_accounting.GaussianDpEvent(2.0), 12)
   renyi.compose(dp_accounting.LaplaceDpEvent(10.0), 5)
-  ours = accounting.bounds(event, 1e-6)['renyi']
+  ours = accounting.bounds(event, 1e-6)['renyi_canonne']
   assert ours == pytest.approx(renyi.get_epsilon(1e-6), rel=1e-4)
 
 
@@ -176,7 +176,9 @@ def test_distribution_next_to_exact_below_renyi(log_noise, count, delta):
   event = (events.SubsampledGaussian(noise, 1.0, count),)
   grid = accounting.pld.grid_of(event, exact)
   above = accounting.pld.epsilon_of(event, delta, grid)
-  renyi = accounting.rdp.epsilon_optimal(accounting.curve_of(event[0]), delta)
+  renyi = accounting.rdp.epsilon_canonne(
+    accounting.curve_of(event[0]), delta
+  ).epsilon
   assert exact <= above <= renyi
   # The stated discretisation.
   assert above <= exact * (1 + 5e-4) + 100 * grid
@@ -207,7 +209,9 @@ def test_responses_as_a_distribution(epsilon, count, delta):
   exact = accounting.epsilon(event[0], delta)
   grid = accounting.pld.grid_of(event, exact)
   above = accounting.pld.epsilon_of(event, delta, grid)
-  renyi = accounting.rdp.epsilon_optimal(accounting.curve_of(event[0]), delta)
+  renyi = accounting.rdp.epsilon_canonne(
+    accounting.curve_of(event[0]), delta
+  ).epsilon
   assert exact <= above <= renyi + 100 * grid
   assert above <= exact * (1 + 5e-4) + 100 * grid
 

@@ -290,7 +290,7 @@ def test_curves_rise_with_the_order():
 @pytest.mark.parametrize('epsilon', [0.1, 1.0, 30.0])
 def test_renyi_delta_is_the_inverse_of_epsilon(epsilon):
   curve = rdp.gaussian(2.0, 10)
-  log_delta = rdp.log_delta_optimal(curve, epsilon)
-  assert rdp.delta_optimal(curve, epsilon) == pytest.approx(math.exp(log_delta))
-  back = rdp.epsilon_optimal(curve, math.exp(log_delta))
+  log_delta = rdp.log_delta_canonne(curve, epsilon)
+  assert rdp.delta_canonne(curve, epsilon) == pytest.approx(math.exp(log_delta))
+  back = rdp.epsilon_canonne(curve, math.exp(log_delta)).epsilon
   assert back == pytest.approx(epsilon, rel=1e-9)

@@ -103,7 +103,9 @@ def test_the_parts_of_delta_are_no_more_than_delta():
     assert found.keys() == names
     curve = accounting.curve_of(events.Composed(tuple(runs)))
     order = filters.fixed_order(BUDGET, share * DELTA)
-    assert found['renyi'] == rdp.epsilon_at(curve, share * DELTA, order)
+    assert (
+      found['renyi'] == rdp.epsilon_canonne(curve, share * DELTA, order).epsilon
+    )
     if runs == [noise, noise]:
       exact = accounting.epsilon(
         events.Gaussian(9.0, 2), filters.MAIN_SHARE * DELTA
@@ -149,5 +151,5 @@ def test_filters_are_bounds_that_grow(seed):
 def test_the_order_is_near_the_best_one_for_half_of_the_budget(budget):
   order = filters.fixed_order(budget, 1e-6)
   curve = rdp.gaussian(1 / gaussian.mu_of(budget / 2, 1e-6))
-  best = rdp.epsilon_optimal(curve, 1e-6)
-  assert best <= rdp.epsilon_at(curve, 1e-6, order) <= 1.01 * best
+  best = rdp.epsilon_canonne(curve, 1e-6).epsilon
+  assert best <= rdp.epsilon_canonne(curve, 1e-6, order).epsilon <= 1.01 * best

@@ -7,7 +7,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -659,9 +658,7 @@ def test_a_ledger_replaced_while_waiting_is_read_anew(path):
       stdout=subprocess.PIPE,
     )
     assert waiting.stdout is not None
-    assert waiting.stdout.readline() == b'ready\n'
-    time.sleep(0.5)  # it opens the file and waits for the lock
-    assert waiting.poll() is None
+    assert waiting.stdout.readline() == b'locks\n'  # it has opened the file
     new = path.with_name('new')
     new.write_bytes(path.read_bytes())
     os.replace(new, path)
@@ -670,13 +667,23 @@ def test_a_ledger_replaced_while_waiting_is_read_anew(path):
   assert len(ledger.entries(path)) == 2
 
 
-_SPEND_ONE = """
-import sys
-from dpmf_jax.accounting import Gaussian, epsilon, ledger
-epsilon(Gaussian(100.0), 1e-6)  # imports what is imported late
-print('ready', flush=True)
+# Says so when it is about to wait for a lock.
+_SAY_LOCKS = """
+import fcntl, runpy, sys
+flock = fcntl.flock
+def said(file, operation):
+  if operation == fcntl.LOCK_EX:
+    print('locks', flush=True)
+  return flock(file, operation)
+fcntl.flock = said
+"""
+_SPEND_ONE = f"""{_SAY_LOCKS}
+from dpmf_jax.accounting import Gaussian, ledger
 ledger.spend(sys.argv[1], Gaussian(100.0), delta=1e-6, unit='rating',
              relation='replace', dataset='made-up')
+"""
+_TRAIN = f"""{_SAY_LOCKS}
+runpy.run_module('launch.train', run_name='__main__', alter_sys=True)
 """
 
 # Real processes, all at the gate before the first may spend. They are forked
@@ -739,16 +746,16 @@ def test_200_at_once_with_room_for_50(path):
   assert ledger.total(path) <= 3
 
 
-# Three writers at a time, killed anywhere, again and again. What a writer was
-# told it may do, it tells the parent, as a run would draw noise.
+# Three writers at a time, killed anywhere, again and again. What a writer has
+# been charged for, it says to the parent, as a run would draw noise.
 _KILLED = """
 import json, os, random, signal, sys, time, traceback
 from dpmf_jax.accounting import Gaussian, ledger, epsilon
 path, rounds = sys.argv[1], int(sys.argv[2])
 random.seed(1)
 epsilon(Gaussian(50.0), 1e-6)
-told, tell = os.pipe()
-told, heard = os.fdopen(told), []
+charged, say = os.pipe()
+charged, heard = os.fdopen(charged), []
 for _ in range(rounds):
   children = []
   for _ in range(3):
@@ -760,7 +767,7 @@ for _ in range(rounds):
             path, Gaussian(50.0), delta=1e-6, unit='rating',
             relation='replace', dataset='made-up', budget_epsilon='unlimited',
           )
-          os.write(tell, (entry.id + chr(10)).encode())
+          os.write(say, (entry.id + chr(10)).encode())
       except ValueError as error:
         if 'the last line is cut off' in str(error):
           os._exit(4)
@@ -770,9 +777,9 @@ for _ in range(rounds):
       finally:
         os._exit(3)
     children.append(child)
-  heard += [told.readline() for _ in range(2)]  # they are at work
+  heard += [charged.readline() for _ in range(2)]  # they are at work
   for child in children:
-    time.sleep(random.uniform(0, 0.03))
+    time.sleep(random.uniform(0, 0.03))  # anywhere: nothing depends on it
     os.kill(child, signal.SIGKILL)
   codes = [os.waitstatus_to_exitcode(os.waitpid(c, 0)[1]) for c in children]
   assert set(codes) <= {-signal.SIGKILL, 4}, codes
@@ -783,18 +790,18 @@ for _ in range(rounds):
       content = file.read()
     assert not content.endswith(b'\\n'), content[-100:]
     os.truncate(path, content.rfind(b'\\n') + 1)
-os.close(tell)
-print(json.dumps(''.join([*heard, told.read()]).split()))
+os.close(say)
+print(json.dumps(''.join([*heard, charged.read()]).split()))
 """
 
 
 def test_killed_writers_never_under_count(path):
   rounds = 25
-  told = printed_by(_KILLED, str(path), str(rounds))
+  charged = printed_by(_KILLED, str(path), str(rounds))
   written = [entry.id for entry in ledger.entries(path)]
-  assert len(told) > rounds
-  assert set(told) <= set(written)
-  assert len(told) <= len(written) <= len(told) + 3 * rounds
+  assert len(charged) > rounds
+  assert set(charged) <= set(written)
+  assert len(charged) <= len(written) <= len(charged) + 3 * rounds
 
 
 # launch.train.
@@ -812,7 +819,7 @@ def ratings_file(tmp_path_factory):
 def train(launch, ratings_file, book, output, *flags):
   return launch(
     'train', f'--ratings={ratings_file}', f'--output={output}', '--steps=5',
-    f'--ledger={book}', *flags,
+    '--system=gaussian_mf', f'--ledger={book}', *flags,
   )  # fmt: skip
 
 
@@ -906,7 +913,7 @@ def test_a_budget_needs_a_ledger(launch, ratings_file, tmp_path):
     '--epsilon=1', '--budget_epsilon=3',
   )  # fmt: skip
   assert done.returncode == 2
-  assert '--budget_epsilon needs --ledger=FILE' in done.stderr
+  assert '--budget_epsilon=3.0 needs a ledger' in done.stderr
 
 
 def test_a_run_is_charged_once_however_often_it_is_started(
@@ -928,7 +935,8 @@ def test_killed_before_and_after_the_line_it_is_charged_once(
 ):
   output = tmp_path / 'run'
   checkpoint = output / 'private' / 'checkpoint.safetensors'
-  flags = ['--epsilon=2', '--steps=30', '--report_every=10']
+  flags = ['--system=gaussian_mf', '--epsilon=2', '--steps=30']
+  flags.append('--report_every=10')
   first_use = '--budget_epsilon=3'
   files_of_run = f'--ratings={ratings_file}', f'--output={output}'
   more = f'--ledger={path}', *flags, first_use
@@ -937,19 +945,18 @@ def test_killed_before_and_after_the_line_it_is_charged_once(
   with path.open('wb') as held:
     fcntl.flock(held, fcntl.LOCK_EX)
     process = subprocess.Popen(
-      [sys.executable, '-m', 'launch.train', *files_of_run, *more],
+      [sys.executable, '-c', _TRAIN, *files_of_run, *more],
       cwd=ROOT,
-      stdout=subprocess.DEVNULL,
+      stdout=subprocess.PIPE,
       stderr=subprocess.DEVNULL,
     )
-    while not checkpoint.exists():
-      assert process.poll() is None
-      time.sleep(0.002)
-    time.sleep(0.5)  # if it did not wait, it would be past the first step
+    assert process.stdout is not None
+    assert b'locks\n' in iter(process.stdout.readline, b'')
     leaves, metadata = files.load_leaves(checkpoint)
     assert leaves['step'] == 0
     process.send_signal(signal.SIGKILL)
     process.wait()
+    process.stdout.close()
   assert path.read_bytes() == b''
 
   # Now it is charged, and killed once it has drawn noise.
@@ -991,7 +998,7 @@ def test_runs_at_once_do_not_spend_the_same_rest(ratings_file, path, tmp_path):
     subprocess.Popen(
       [sys.executable, '-m', 'launch.train', f'--ratings={ratings_file}',
        f'--output={tmp_path / str(number)}', '--steps=5', '--epsilon=2.5',
-       f'--ledger={path}', '--budget_epsilon=3'],
+       '--system=gaussian_mf', f'--ledger={path}', '--budget_epsilon=3'],
       cwd=ROOT,
       stdout=subprocess.DEVNULL,
       stderr=subprocess.DEVNULL,

@@ -48,7 +48,9 @@ def test_claim_is_mironov_of_its_noise_at_its_order():
   ours = claimed(700, 0.25)
   assert ours == pytest.approx(eq7, rel=1e-12)
   assert ours == pytest.approx(
-    accounting.rdp.epsilon_mironov(accounting.rdp.gaussian(noise, 700), 1e-5),
+    accounting.rdp.epsilon_mironov(
+      accounting.rdp.gaussian(noise, 700), 1e-5
+    ).epsilon,
     rel=1e-9,
   )
 

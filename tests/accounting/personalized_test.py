@@ -35,7 +35,7 @@ def test_laplace_weights_give_every_record_its_epsilon(noise):
 
 def test_sampling_gives_every_record_its_epsilon():
   for t in ('mean', 'max', 0.7):
-    chance = accounting.claimed_pdp_probabilities(EPSILONS, t)
+    chance = accounting.pdp_probabilities(EPSILONS, t)
     used = accounting.personal_threshold(EPSILONS, t, method='sampling')
     got = accounting.sampled_epsilon(chance, used)
     np.testing.assert_allclose(got, np.minimum(EPSILONS, used), rtol=1e-12)
@@ -148,3 +148,17 @@ def test_bits_leak_no_more_than_said_over_many_rounds(num_changed):
   # The paper's, for a change of the whole profile.
   stated = sdcf_claims.epsilon_permanent(flip, 2) * num_changed / 2
   assert 0.9 * stated < worst <= stated  # three rounds come close
+
+
+def test_pdp_probabilities():
+  epsilons = np.array([[0.1, 0.2], [0.5, 1.0]])
+  at_max = accounting.pdp_probabilities(epsilons, 'max')
+  np.testing.assert_allclose(at_max, np.expm1(epsilons) / math.expm1(1.0))
+  at_mean = accounting.pdp_probabilities(epsilons, 'mean')
+  expected = np.expm1(epsilons) / math.expm1(0.45)
+  np.testing.assert_allclose(at_mean, np.minimum(expected, 1))
+  given = accounting.pdp_probabilities(epsilons, 0.7)
+  np.testing.assert_allclose(given[0], np.expm1([0.1, 0.2]) / math.expm1(0.7))
+  assert given[1, 1] == 1.0
+  large = accounting.pdp_probabilities([1e-6, 999.0, 1e3], 'max')
+  np.testing.assert_allclose(large, [0.0, math.exp(-1), 1.0], atol=1e-300)

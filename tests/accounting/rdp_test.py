@@ -30,7 +30,7 @@ def test_gaussian_curve():
 def test_mironov_reaches_its_closed_form(rho, delta):
   # Bun and Steinke (2016), Proposition 1.3.
   closed = rho + 2 * math.sqrt(-rho * math.log(delta))
-  searched = rdp.epsilon_mironov(lambda order: rho * order, delta)
+  searched = rdp.epsilon_mironov(lambda order: rho * order, delta).epsilon
   assert searched == pytest.approx(closed, rel=1e-9)
   assert searched >= closed * (1 - 1e-14)
 
@@ -51,7 +51,7 @@ def test_optimal_agrees_with_mpmath(rho, delta):
     start = 1 + mpmath.sqrt(-mpmath.log(delta_) / rho_)
     order = mpmath.findroot(lambda a: mpmath.diff(bound, a), start)
     truth = bound(order)
-  ours = rdp.epsilon_optimal(lambda order: rho * order, delta)
+  ours = rdp.epsilon_canonne(lambda order: rho * order, delta).epsilon
   assert ours == pytest.approx(float(truth), rel=1e-10)
   assert ours >= float(truth) * (1 - 1e-15)
 
@@ -61,7 +61,7 @@ def test_optimal_agrees_with_dp_accounting(multiplier, count):
   accountant = RdpAccountant(orders=[1 + k / 100 for k in range(1, 3000)])
   accountant.compose(SelfComposedDpEvent(GaussianDpEvent(multiplier), count))
   theirs = accountant.get_epsilon(1e-5)
-  ours = rdp.epsilon_optimal(rdp.gaussian(multiplier, count), 1e-5)
+  ours = rdp.epsilon_canonne(rdp.gaussian(multiplier, count), 1e-5).epsilon
   assert ours == pytest.approx(theirs, rel=1e-4)
   assert ours <= theirs * (1 + 1e-12)  # their grid is a part of our orders
 
@@ -71,16 +71,16 @@ def test_optimal_agrees_with_dp_accounting(multiplier, count):
 def test_exact_below_optimal_below_mironov(multiplier, count, delta):
   curve = rdp.gaussian(multiplier, count)
   exact = accounting.epsilon(accounting.Gaussian(multiplier, count), delta)
-  optimal = rdp.epsilon_optimal(curve, delta)
-  mironov = rdp.epsilon_mironov(curve, delta)
+  optimal = rdp.epsilon_canonne(curve, delta).epsilon
+  mironov = rdp.epsilon_mironov(curve, delta).epsilon
   assert 0 <= exact <= optimal <= mironov < math.inf
 
 
 def test_orders_where_the_curve_does_not_hold_are_skipped():
-  free = rdp.epsilon_optimal(lambda order: 0.1 * order, 1e-5)
-  capped = rdp.epsilon_optimal(
+  free = rdp.epsilon_canonne(lambda order: 0.1 * order, 1e-5).epsilon
+  capped = rdp.epsilon_canonne(
     lambda order: 0.1 * order if order <= 5 else math.inf, 1e-5
-  )
+  ).epsilon
   at_five = 0.5 + math.log(4 / 5) + (math.log(1e5) - math.log(5)) / 4
   assert free < capped == pytest.approx(at_five, rel=1e-6)
 
@@ -88,11 +88,13 @@ def test_orders_where_the_curve_does_not_hold_are_skipped():
 def test_a_bounded_curve_gives_at_most_its_bound():
   # Pure 0.5-DP has divergence at most 0.5 at every order.
   pure = lambda order: 0.5
-  assert rdp.epsilon_optimal(pure, 1e-300) == pytest.approx(0.5, rel=1e-9)
-  assert rdp.epsilon_optimal(lambda order: 0.0, 1e-5) == 0.0
+  assert rdp.epsilon_canonne(pure, 1e-300).epsilon == pytest.approx(
+    0.5, rel=1e-9
+  )
+  assert rdp.epsilon_canonne(lambda order: 0.0, 1e-5).epsilon == 0.0
 
 
 @pytest.mark.parametrize('delta', [0.0, 1.0, -1.0, math.nan])
 def test_delta_is_checked(delta):
   with pytest.raises(ValueError, match='delta must be'):
-    rdp.epsilon_optimal(rdp.gaussian(1.0), delta)
+    rdp.epsilon_canonne(rdp.gaussian(1.0), delta)

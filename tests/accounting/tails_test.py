@@ -240,5 +240,7 @@ def test_noise_that_ends_is_calibrated_to_what_delta_leaves():
     accounting.drawn_gaussian(
       lambda _: 1.2e-8, noise_multiplier=3.0, delta=1e-6
     )
+  with pytest.raises(ValueError, match=r'end with a chance of 1, and at most'):
+    accounting.drawn_gaussian(lambda _: 490.0, epsilon=1e9, delta=1e-6)
   with pytest.raises(ValueError, match='one of epsilon and noise_multiplier'):
     accounting.drawn_gaussian(ends, delta=1e-6)

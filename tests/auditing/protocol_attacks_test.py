@@ -10,7 +10,7 @@ from untrusted_reports import dealt_pieces, gradient_report
 from dpmf_jax import auditing
 from dpmf_jax.federated import sums_protocol
 from dpmf_jax.mechanisms import secure_sum
-from dpmf_jax.mechanisms.secure_sum import BrokenRoundError, Report
+from dpmf_jax.mechanisms.secure_sum import BrokenRoundError, MaskedReport
 from dpmf_jax.plans.untrusted_pmf import UntrustedPMFConfig, share_scale
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import training_data
@@ -74,7 +74,7 @@ def expected_sums(config, served):
 
 @pytest.mark.parametrize('users', ['static', 'dynamic'])
 def test_the_difference_of_two_rounds_tells_the_rating(users):
-  config = paper(attendance=users, view='recommender')
+  config = paper(attendance=users, online=1.0, view='recommender')
   for number, target in enumerate(VALUES[::2]):
     first, second = two_rounds(config, target, jax.random.key(number))
     seen = np.asarray(second.sums, np.int64)[:, 0]
@@ -96,7 +96,7 @@ def test_fresh_noise_in_a_round_stops_the_difference():
     seen = np.asarray(state.sums, np.int64)[:, 0]
     other = np.asarray(clean.sums, np.int64)[:, 0]
     moved = (seen[1] - seen[0]) - (other[1] - other[0])
-    wrong += np.abs(moved * float(state.hyper.unit)).max() > 50
+    wrong += np.abs(moved * float(state.hyper.spacing)).max() > 50
   assert wrong == len(VALUES)
 
 
@@ -129,7 +129,7 @@ def test_an_absent_user_is_isolated_with_their_rating_and_vector():
     )
     total = total._replace(values=total.values - alpha)  # the third party
     sums = secure_sum.unmasked(total, masks, round=number, rows=there)
-    return sums[0] * float(hyper.unit)
+    return sums[0] * float(hyper.spacing)
 
   everybody, target = list(range(8)), 5
   others = [u for u in everybody if u != target]
@@ -172,7 +172,7 @@ def test_audits_refute_what_the_paper_claims(view, least):
     and (view == 'public')
     == (target.system.guarantee.released[-1] == 'id lists')
   )
-  (finding,) = auditing.audit(jax.random.key(1), [target], runs=16_000)
+  (finding,) = auditing.findings(jax.random.key(1), [target], runs=16_000)
   assert finding.stated == 1
   assert finding.refuted
   assert finding.lower_bound > least
@@ -224,7 +224,7 @@ def test_neither_attack_gains_more_than_epsilon_from_sound_sums(what):
   assert 0.5 < right < bound + 0.03  # five deviations
   # Two rounds cannot be had to take the one from the other.
   words = secure_sum.one_time_mask((4, 2))
-  twice = [Report(1, 0, words), Report(1, 0, words)]
+  twice = [MaskedReport(1, 0, words), MaskedReport(1, 0, words)]
   with pytest.raises(BrokenRoundError, match='two reports'):
     secure_sum.aggregate(twice, round=1, expected=[0])
 
@@ -233,7 +233,9 @@ def test_a_round_without_somebody_is_not_passed_on():
   config = UntrustedPMFConfig(
     variant='sound', relation='add_remove', scale=SCALE, epsilon=1.0
   )
-  sent = [Report(1, u, secure_sum.one_time_mask((4, 2))) for u in range(8)]
+  sent = [
+    MaskedReport(1, u, secure_sum.one_time_mask((4, 2))) for u in range(8)
+  ]
   assert sums_protocol.aggregate(sent, config, round=1, users=range(8))
   with pytest.raises(BrokenRoundError, match='7 of 8'):
     sums_protocol.aggregate(sent[:7], config, round=1, users=range(8))

@@ -139,11 +139,11 @@ def test_without_public_lists_the_headline_says_what_they_tell(
   assert published(case, ratings_of(less), tmp_path / 'less') != whole
   words = ' '.join(wording.summary(whole['certificate']).split())
   if unit == 'user':
-    told = 'how many users there are and that every item in ids.json has a'
+    exception = 'how many users there are and that every item in ids.json has a'
     assert 'num_users' not in whole['certificate']['parameters']
   else:
-    told = 'that every user and every item in ids.json has a'
-  assert f', except {told} rating (taken from the ratings)' in words
+    exception = 'that every user and every item in ids.json has a'
+  assert f', except {exception} rating (taken from the ratings)' in words
 
 
 def test_users_who_might_be_there_are_not_served(table, tmp_path):
@@ -252,4 +252,4 @@ def test_the_script_takes_lists(launch, table, tmp_path):
     f'--output={tmp_path / "other"}',
   )
   assert ran.returncode == 2
-  assert 'use --user_ids=FILE' in ran.stderr
+  assert 'use --user_ids' in ran.stderr

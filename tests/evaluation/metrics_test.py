@@ -1,5 +1,9 @@
+import types
+
+import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
 
 from dpmf_jax.evaluation import plots
@@ -8,9 +12,12 @@ from dpmf_jax.evaluation.metrics import (
   bias_model,
   error_cdf,
   error_grid,
+  release_rmse,
+  rmse,
 )
 from dpmf_jax.ratings.table import from_arrays
 from dpmf_jax.rows import device_mesh, training_data
+from dpmf_jax.serving.models import model_from_release
 from dpmf_jax.types import Factors, Release
 
 
@@ -58,6 +65,76 @@ def release_of(ratings, seed=0, spread=1.0):
     Factors(jnp.asarray(user, 'float32'), jnp.asarray(item, 'float32')),
     jnp.float32(3.1),
   )
+
+
+def test_errors_of_all_that_holds_a_model(small_ratings):
+  release = release_of(small_ratings)
+  factors = map(np.asarray, release.factors)
+  want = pytest.approx(
+    oracles.rmse(small_ratings, *factors, offset=3.1, scale=(1, 5)), rel=1e-5
+  )
+  model = model_from_release(release, small_ratings)
+  run = types.SimpleNamespace(model=model)
+  rows = training_data(small_ratings).by_user
+  for holder in (release, model, run):
+    assert rmse(holder, small_ratings) == want
+    assert rmse(holder, rows, (1, 5)) == want
+  # A model finds users and items by their ids, whatever their places.
+  columns = small_ratings.columns()
+  order = np.arange(40)
+  few = from_arrays(
+    columns['user'][order],
+    columns['item'][order].astype(str),
+    columns['rating'][order],
+    scale=(1, 5),
+  )
+  assert len(few.user_ids) < len(small_ratings.user_ids)
+  assert rmse(model, few) == pytest.approx(
+    rmse(release, small_ratings.take(order)), rel=1e-6
+  )
+
+
+def test_errors_under_jit_and_vmap(small_ratings):
+  releases = [release_of(small_ratings, seed) for seed in range(3)]
+  rows = training_data(small_ratings).by_user
+  stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *releases)
+  error = lambda release: release_rmse(release, rows, (1.0, 5.0))
+  want = [rmse(release, small_ratings) for release in releases]
+  np.testing.assert_allclose(jax.vmap(error)(stacked), want, rtol=1e-6)
+  assert jax.jit(error)(releases[0]) == pytest.approx(want[0], rel=1e-6)
+
+
+def test_what_cannot_be_compared_is_refused(small_ratings):
+  release, data = release_of(small_ratings), training_data(small_ratings)
+  strange = from_arrays(['zoe'], [10**6], [3], scale=(1, 5))
+  short = release._replace(
+    factors=Factors(release.factors.user, release.factors.item[:-5])
+  )
+  secret = release._replace(factors=Factors(None, release.factors.item))
+  for model, ratings, said in (
+    (release, data.by_item, 'rows are by item, but must be by user'),
+    (
+      release,
+      data,
+      'of type Data must be Ratings, or training_data',
+    ),
+    (release, strange, '1 users .* do not fit a model of 60 users'),
+    (short, small_ratings, 'do not fit a model of 60 users and 35 items'),
+    (secret, small_ratings, 'no user factors, .*fold_in'),
+    (
+      model_from_release(secret, small_ratings),
+      small_ratings,
+      'no user factors, .*fold_in',
+    ),
+    (
+      model_from_release(release, small_ratings),
+      strange,
+      "user 'zoe' is not in the model",
+    ),
+    (print, small_ratings, 'must be a Model, a Release'),
+  ):
+    with pytest.raises(ValueError, match=said):
+      rmse(model, ratings)
 
 
 @pytest.mark.parametrize('num_devices', [1, 2])

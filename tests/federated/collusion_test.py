@@ -19,7 +19,7 @@ from dpmf_jax import accounting
 from dpmf_jax.auditing import bounds
 from dpmf_jax.federated import masks, sums_protocol
 from dpmf_jax.mechanisms import secure_sum, shares
-from dpmf_jax.mechanisms.secure_sum import BrokenRoundError, Report
+from dpmf_jax.mechanisms.secure_sum import BrokenRoundError, MaskedReport
 from dpmf_jax.plans.untrusted_pmf import (
   UntrustedPMFConfig,
   guarantee,
@@ -173,7 +173,7 @@ def seen(config, drawn, gone, known, rated):
   counts = {user: own if user == 0 else 0 * own for user in range(USERS)}
   known_masks = {user: secure_sum.one_time_mask(own.shape) for user in counts}
   reports = [
-    Report(
+    MaskedReport(
       0, user, masks.masked_words(counts[user], drawn[user], known_masks[user])
     )
     for user in sorted(set(counts) - set(gone))

@@ -139,7 +139,7 @@ def test_a_round_is_the_simulators_with_the_same_noise(tmp_path):
   )
   _, reached = last_sum(deployed)
   want = np.asarray(want) + np.where(reached[:, None], noise(deployed), 0)
-  # One unit for each rater where float32 rounds the other way.
+  # One step for each rater where float32 rounds the other way.
   got = received_sum(deployed, FIRST + 1)
   np.testing.assert_allclose(got, want, atol=USERS)
   # Whoever is offline does not move, and the others do.
@@ -168,7 +168,7 @@ def test_all_rounds_are_the_simulators_with_the_same_noise(tmp_path):
   for one, other in both:
     np.testing.assert_allclose(one, other, atol=1e-4)
   begun = Release(simulator_start(deployed, data)[1].factors, jnp.float32(0))
-  rmse = lambda release: metrics.rmse(data.by_user, release, (1.0, 5.0))
+  rmse = lambda release: metrics.rmse(release, data.by_user, (1.0, 5.0))
   assert rmse(made['']) < rmse(begun) - 0.5
 
 

@@ -100,7 +100,7 @@ def test_a_row_without_ratings_has_gradient_zero(small_ratings):
 def test_rmse_equals_the_oracle(small_ratings, scale):
   factors = random_factors(small_ratings, size=1.0)
   release = Release(Factors(*map(jnp.asarray, factors)), jnp.float32(3.0))
-  found = rmse(training_data(small_ratings).by_user, release, scale)
+  found = rmse(release, training_data(small_ratings).by_user, scale)
   want = oracles.rmse(small_ratings, *factors, offset=3.0, scale=scale)
   assert found == pytest.approx(want, rel=1e-5)
 

@@ -54,8 +54,8 @@ def test_paper():
   assert result['sigma'] == pytest.approx(4 * result['noise_multiplier'])
   same = result['same_noise_if_only_the_noised_gradient_leaked']
   assert same['exact'] < 0.9 * result['epsilon']
-  assert same['exact'] < same['rdp_optimal'] < same['rdp_mironov']
-  assert same['rdp_mironov'] == pytest.approx(result['epsilon'], rel=1e-9)
+  assert same['exact'] < same['renyi_canonne'] < same['renyi_mironov']
+  assert same['renyi_mironov'] == pytest.approx(result['epsilon'], rel=1e-9)
 
 
 def test_paper_from_the_overall_epsilon():
@@ -316,6 +316,10 @@ def test_table_over_epsilons():
     ('gaussian_mf', PAPER),
     ('gaussian', '--steps=1 --noise_multiplier=3'),
     ('randomized_response', '--steps=40 --epsilon_per_release=0.1'),
+    ('laplace', '--steps=3 --noise_multiplier=9 --delta=0'),
+    ('gaussian_mf', f'{PAPER} --plot_by=delta'),
+    ('power_mf', '--epsilon=1 --plot_by=delta'),
+    ('sdmf', '--variant=paper --epsilon_instant=1 --plot_by=delta'),
   ],
 )
 def test_plot(tmp_path, system, arguments):

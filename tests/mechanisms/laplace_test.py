@@ -199,15 +199,15 @@ def test_many_keys_at_once_give_what_each_gives():
 
 @pytest.mark.parametrize('rank', [1, 20])
 def test_noise_on_a_lattice_has_its_scale_and_stays_there(rank):
-  scale, unit = 5.0, 2.0**-6
+  scale, spacing = 5.0, 2.0**-6
   count = 7 * jnp.arange(ROWS * rank, dtype=jnp.int32).reshape(ROWS, rank)
   drawn = l2_laplace(jax.random.key(10), count.shape)
   # Small enough to be read back from a float32 exactly.
   count = count % 2**16
-  noised = lattice_noise(scale, unit, limit='').add(count, drawn)
-  units = np.asarray(noised, np.float64) / unit
-  np.testing.assert_array_equal(units, np.round(units))
-  norms = np.linalg.norm((units - np.asarray(count)) * unit, axis=1)
+  noised = lattice_noise(scale, spacing, limit='').add(count, drawn)
+  steps = np.asarray(noised, np.float64) / spacing
+  np.testing.assert_array_equal(steps, np.round(steps))
+  norms = np.linalg.norm((steps - np.asarray(count)) * spacing, axis=1)
   assert_scale(norms, scipy.stats.gamma(rank).cdf, scale=scale)
 
 

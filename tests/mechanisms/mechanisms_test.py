@@ -91,11 +91,11 @@ def normal(key, count, mesh=None):
 def test_lattice_noise_has_its_scale_and_stays_on_the_lattice():
   count = jnp.arange(100_000, dtype=jnp.int32).reshape(1000, 100) * 7
   (drawn,) = draws(jax.random.key(3), [count.shape])
-  unit = 2.0**-6
-  noised = lattice_noise(5.0, unit, limit='').add(count, drawn)
-  units = np.asarray(noised, np.float64) / unit
-  np.testing.assert_array_equal(units, np.round(units))
-  found = (units - np.asarray(count)).ravel() * unit
+  spacing = 2.0**-6
+  noised = lattice_noise(5.0, spacing, limit='').add(count, drawn)
+  steps = np.asarray(noised, np.float64) / spacing
+  np.testing.assert_array_equal(steps, np.round(steps))
+  found = (steps - np.asarray(count)).ravel() * spacing
   # 100,000 draws: rounding and dither add less than 1e-4 of the variance.
   assert_scale(found, 'norm', 5.0)
 

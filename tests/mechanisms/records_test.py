@@ -123,7 +123,9 @@ def test_estimates_are_unbiased(make):
   levels = make.args[0]
   for epsilon in (0.2, 1.0, 4.0):
     response = make(scale=SCALE, epsilon=epsilon)
-    tables = records.estimates(levels, int(response.lie), center=3.5, unit=1.0)
+    tables = records.estimates(
+      levels, int(response.lie), center=3.5, spacing=1.0
+    )
     for content in CONTENTS:
       chances = np.array(law(response, content), float)
       size = len(chances)
@@ -145,7 +147,7 @@ def test_estimates_are_unbiased(make):
 
 def test_answers_that_tell_nothing_are_refused():
   with pytest.raises(ValueError, match='tell nothing'):
-    records.estimates((1.0, 5.0), COINS // 3 + 1, center=3, unit=1.0)
+    records.estimates((1.0, 5.0), COINS // 3 + 1, center=3, spacing=1.0)
 
 
 def test_profiles_hold_every_rating_and_nothing_else(small_ratings):

@@ -111,7 +111,7 @@ def test_ratings_are_kept_with_their_probability():
 
 def test_probabilities_are_the_papers():
   level = np.array([1e-4, 0.05, 0.1, 0.3, 0.59, 0.6, 0.61, 3.0, 50.0])
-  want = accounting.claimed_pdp_probabilities(level, 0.6)
+  want = accounting.pdp_probabilities(level, 0.6)
   found = sampling.probabilities(jnp.asarray(level, jnp.float32), 0.6)
   # 5e-6 is float32 and the slack of 2^-20.
   np.testing.assert_allclose(found, want, rtol=5e-6)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dpmf_jax.accounting.shares import largest_move, move_epsilon
 from dpmf_jax.mechanisms import secure_sum, shares
-from dpmf_jax.mechanisms.secure_sum import BrokenRoundError, Report
+from dpmf_jax.mechanisms.secure_sum import BrokenRoundError, MaskedReport
 
 needs_cryptography = pytest.mark.skipif(
   importlib.util.find_spec('cryptography') is None,
@@ -32,7 +32,7 @@ def reports(words, round=3):
     for who, part in enumerate(words)
   }
   made = [
-    Report(round, who, secure_sum.masked(part, masks[who]))
+    MaskedReport(round, who, secure_sum.masked(part, masks[who]))
     for who, part in zip(masks, words, strict=True)
   ]
   return made, masks
@@ -210,7 +210,8 @@ def test_reports_about_some_rows_are_summed_by_row():
            for who, at in rows.items()}  # fmt: skip
   masks = {who: secure_sum.one_time_mask(w.shape) for who, w in words.items()}
   made = [
-    Report(0, who, secure_sum.masked(w, masks[who])) for who, w in words.items()
+    MaskedReport(0, who, secure_sum.masked(w, masks[who]))
+    for who, w in words.items()
   ]
   total = secure_sum.aggregate(
     made, round=0, expected=rows, rows=rows, num_rows=4

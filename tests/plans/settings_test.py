@@ -51,6 +51,14 @@ def test_a_plan_does_not_depend_on_the_type_of_a_number(kind):
   assert made('dpals', 'sound', scale=[1, 5]).scale == (1.0, 5.0)
 
 
+@pytest.mark.parametrize(
+  'name', ['objective_pmf', 'personalized_pmf', 'untrusted_pmf']
+)
+def test_no_features_are_planned_as_features_of_rank_one(name):
+  config, plan = made(name, 'sound'), SPECS[name].plan
+  assert plan(config) is plan(config, 1) is plan(config, rank=1)
+
+
 def test_a_plan_is_not_changed_by_who_reads_it():
   plan = SPECS['gaussian_mf'].plan(made('gaussian_mf', 'sound'))
   with pytest.raises(TypeError):

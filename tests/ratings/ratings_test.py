@@ -1,5 +1,7 @@
 """Tests of the ratings table and its constructors."""
 
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpmf_jax.ratings import formats
 from dpmf_jax.ratings import table as r
 
 
@@ -192,15 +195,56 @@ def test_dataframes():
   frame = pd.DataFrame(
     {'u': ['b', 'a', 'b'], 'i': [3, 2, 2], 'r': [1.0, 4.5, 2.0], 't': stamps}
   )
-  table = r.from_dataframe(
-    frame, scale=(1, 5), user='u', item='i', rating='r', timestamp='t'
-  )
+  columns = {'user': 'u', 'item': 'i', 'rating': 'r', 'timestamp': 't'}
+  table = r.from_dataframe(frame, scale=(1, 5), columns=columns)
   back = table.columns()
   assert back['user'].tolist() == ['b', 'a', 'b']
   assert back['item'].tolist() == [3, 2, 2]
   assert back['rating'].tolist() == [1.0, 4.5, 2.0]
   assert back['timestamp'].tolist() == [1577836800, 1577923200, 0]
-  with pytest.raises(r.DataError, match="no column 'user'; there are: u, i"):
+  with pytest.raises(r.DataError, match='dataframe: no user column among u, i'):
+    r.from_dataframe(frame, scale=(1, 5))
+  with pytest.raises(r.DataError, match="columns: 'who' is not one of user"):
+    r.from_dataframe(frame, scale=(1, 5), columns={'who': 'u'})
+
+
+@pytest.mark.parametrize(
+  'names',
+  [
+    ('userId', 'movieId', 'rating', 'timestamp'),
+    ('user_id', 'item_id', 'Score', 'time'),
+    ('User-ID', 'ISBN', 'Book-Rating', 'date'),
+  ],
+)
+def test_columns_of_dataframes_are_guessed_as_those_of_files(names, tmp_path):
+  frame = pd.DataFrame([['a', 7, 3.0, 9], ['b', 7, 4.5, 8]], columns=names)
+  frame = frame[[names[2], names[0], names[3], names[1]]]
+  frame.to_csv(tmp_path / 'ratings.csv', index=False)
+  table = r.from_dataframe(frame, scale=(1, 5))
+  read = formats.read(tmp_path / 'ratings.csv', scale=(1, 5))
+  for name, column in table.columns().items():
+    np.testing.assert_array_equal(column, read.columns()[name])
+
+
+def test_to_a_dataframe_and_back(small_ratings):
+  frame = small_ratings.to_dataframe()
+  assert list(frame) == list(small_ratings.columns())
+  back = r.from_dataframe(frame, scale=small_ratings.scale)
+  for name, column in small_ratings.columns().items():
+    np.testing.assert_array_equal(column, back.columns()[name])
+
+
+def test_without_pandas(small_ratings, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'pandas', None)
+  with pytest.raises(r.DataError, match=r"pip install 'dpmf_jax\[pandas\]'"):
+    small_ratings.to_dataframe()
+
+
+def test_text_is_no_timestamp():
+  frame = pd.DataFrame(
+    {'user': [1], 'item': [1], 'rating': [3], 'date': ['May']}
+  )
+  with pytest.raises(r.DataError, match='numbers or datetimes, or leave them'):
     r.from_dataframe(frame, scale=(1, 5))
 
 
@@ -215,5 +259,7 @@ def test_csr_keeps_zeros_and_empty_rows():
   back[table.user, table.item] = table.value
   assert len(table) == 2
   np.testing.assert_array_equal(back, dense.toarray())
+  np.testing.assert_array_equal(table.to_csr().toarray(), dense.toarray())
+  assert table.to_csr().nnz == 2
   with pytest.raises(r.DataError, match='2 ids for 3 places'):
     r.from_csr(dense, scale=(0, 5), item_ids=['z', 'y'])

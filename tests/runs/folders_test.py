@@ -6,6 +6,7 @@ import json
 import random
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from certified import make
@@ -13,8 +14,9 @@ from certified import make
 from dpmf_jax import accounting, certificates, files, keys
 from dpmf_jax.plans import SPECS, config_of
 from dpmf_jax.rows import training_data
-from dpmf_jax.runs import folders
-from dpmf_jax.training import Report
+from dpmf_jax.runs import folders, recording
+from dpmf_jax.training import Progress
+from dpmf_jax.types import Factors
 
 SETTINGS = {'rank': 4}
 
@@ -26,7 +28,7 @@ def interrupted(tmp_path, small_ratings):
   folder = folders.prepare(tmp_path / 'run')
   key = keys.random_key(5)
   save = folders.checkpointer(folder, key, SETTINGS, run='this run', seconds=0)
-  save(Report(3, system.init(key, data)))
+  save(Progress(3, system.init(key, data)))
   restore = lambda: folders.restore(
     folder, system, data, keys.random_key(), SETTINGS
   )
@@ -111,6 +113,22 @@ def test_where_a_key_is_from_is_carried(interrupted):
     assert keys.source_of(key) == certificates.CALLER
   _, restore = interrupted
   assert keys.source_of(restore()[0]) == certificates.SEED
+
+
+@pytest.mark.parametrize('size', [1e30, np.inf, np.nan])
+def test_training_that_diverged_is_an_error_of_one_line(small_ratings, size):
+  system, data = make()[0], training_data(small_ratings)
+  state = system.init(keys.random_key(5), data)
+  recorder = recording.Recorder(system, data, None, small_ratings.scale)
+  recorder(Progress(0, state))
+  # Of both signs: sums of products of 1e30 are of infinities of both.
+  sign = np.where(np.arange(state.factors.item.shape[1]) % 2, -1, 1)
+  factors = Factors(*(jnp.ones_like(x) * size for x in state.factors))
+  factors = factors._replace(item=factors.item * sign[None])
+  wrong = 'training diverged: .* not finite after step 3; use a smaller step_s'
+  with pytest.raises(ValueError, match=wrong):
+    recorder(Progress(3, state._replace(factors=factors)))
+  assert [each['step'] for each in recorder.curve] == [0]
 
 
 def drawn_keys(count):

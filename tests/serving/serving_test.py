@@ -3,6 +3,7 @@ import dataclasses
 import jax
 import numpy as np
 import oracles
+import pandas as pd
 import pytest
 
 from dpmf_jax import files
@@ -97,8 +98,69 @@ def test_unknown_users_and_wrong_k_are_named(model):
     models.recommend(model, ['dan'])
   with pytest.raises(ValueError, match='k=0 must be at least 1'):
     models.recommend(model, ['ann'], 0)
-  with pytest.raises(ValueError, match='nofilter_seen'):
+  with pytest.raises(ValueError, match='filter_seen=False'):
     models.recommend(model._replace(seen=None), ['ann'])
+
+
+@pytest.mark.parametrize(
+  'users',
+  ['12', 12, np.int64(12), np.array(12), ['12'], [12], (12,), np.array(['12'])],
+)
+def test_an_id_is_one_id_however_it_is_given(model, users):
+  model = model._replace(user_ids=np.array([1, 2, 12]))
+  found = models.recommend(model, users, 1)
+  assert [r.user for r in found] == [12]
+
+
+def test_several_ids(model):
+  model = model._replace(user_ids=np.array([1, 2, 12]))
+  for users in ([12, 1], ['12', 1], pd.Series([12, 1]), np.array(['12', '1'])):
+    assert [r.user for r in models.recommend(model, users, 1)] == [12, 1]
+  assert models.recommend(model, []) == []
+  for users in (1.0, [1.5], True, {1, 2}):
+    with pytest.raises(ValueError, match='integer'):
+      models.recommend(model, users)
+
+
+def test_lists_as_a_table(model):
+  found = models.recommend(model, 'bob')
+  frame = pd.DataFrame(found)
+  assert list(frame) == ['user', 'item', 'score', 'rank', 'title']
+  assert frame['item'].tolist() == [30, 20]
+
+
+def test_predictions_by_ids(model):
+  assert models.predict(model, 'ann', 30) == pytest.approx(3.5)
+  np.testing.assert_allclose(models.predict(model, 'ann', ['10', 20]), [4, 5])
+  np.testing.assert_allclose(
+    models.predict(model, ['ann', 'bob'], [10, 30]), [4, 2.5]
+  )
+  users = np.array(['ann', 'bob'])[:, None]
+  table = models.predict(model, users, model.item_ids)
+  np.testing.assert_allclose(table, [[4, 5, 3.5], [2, 1, 2.5]])
+  with pytest.raises(ValueError, match="item '99' is not in the model"):
+    models.predict(model, 'ann', 99)
+  with pytest.raises(ValueError, match=r'shape \(2,\) and .* \(3,\) do not'):
+    models.predict(model, ['ann', 'bob'], [10, 20, 30])
+  with pytest.raises(ValueError, match=r'fold_in\(model, ratings\)'):
+    models.predict(model._replace(user_factors=None), 'ann', 10)
+
+
+def test_new_users_in_any_form(model):
+  model = model._replace(fit=Fit(np.zeros(1), np.ones(1)))
+  table = from_arrays(['me', 'me'], [10, 20], [5, 4], scale=(1, 5))
+  want = folding.fold_in(model, table)
+  for given in (
+    {'me': {'10': 5, 20: 4}},
+    pd.DataFrame({'userId': 'me', 'movieId': [10, 20], 'rating': [5, 4]}),
+  ):
+    found = folding.fold_in(model, given)
+    np.testing.assert_array_equal(found.user_factors, want.user_factors)
+    np.testing.assert_array_equal(found.user_ids, want.user_ids)
+    assert [r.item for r in models.recommend(found, 'me')] == [30]
+  for given in ({'50': 5}, {'me': {}}):
+    with pytest.raises(ValueError, match=r'user: \{item: rating'):
+      folding.fold_in(model, given)
 
 
 def test_a_folder_without_a_model_is_named(tmp_path):

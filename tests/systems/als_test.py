@@ -88,7 +88,7 @@ def test_it_learns_what_was_planted():
   system = als(ALSConfig(scale=SCALE, rank=4))
   state = fit(system, jax.random.key(0), data)
   rows = training_data(test).by_user
-  error = metrics.rmse(rows, system.model(state, data), SCALE)
+  error = metrics.rmse(system.model(state, data), rows, SCALE)
   assert error < 0.97 * metrics.baselines(train, test)['bias']
   # Implicit scores rank what is rated above what is not.
   system = als(ALSConfig(scale=SCALE, rank=4, feedback='implicit'))

@@ -19,7 +19,7 @@ from dpmf_jax.certificates import wording
 from dpmf_jax.evaluation import metrics
 from dpmf_jax.kernels import user_sums
 from dpmf_jax.plans import SPECS
-from dpmf_jax.plans.auto import choice, rank_for
+from dpmf_jax.plans.auto import rank_for, recommended
 from dpmf_jax.plans.dpals import (
   DPALSConfig,
   check_tails,
@@ -110,7 +110,7 @@ def test_removing_a_user_moves_sums_by_their_own_terms(crowd, rank, sweeps):
     moved = total - np.asarray(integer_sums(items, hyper, rest))
     alone = training_data(crowd.take(crowd.user == user))
     own = np.asarray(integer_sums(items, hyper, alone))
-    # Exactly: no other user's term changed by a single unit.
+    # Exactly: no other user's term changed by a single step.
     np.testing.assert_array_equal(moved, own)
     length = np.linalg.norm(moved * float(hyper.noise.spacing))
     assert length <= bound
@@ -219,22 +219,22 @@ def test_sums_are_those_of_slow_loops(crowd):
   found = np.asarray(integer_sums(items, hyper, data)) * float(
     hyper.noise.spacing
   )
-  # Each of up to 47 terms is cut by less than a unit.
+  # Each of up to 47 terms is cut by less than a step.
   spacing = float(hyper.noise.spacing)
   np.testing.assert_allclose(found, total, atol=50 * spacing)
 
 
 def test_terms_are_cut_and_never_rounded_up(crowd):
-  """A user of many terms of half a unit would else add far more than these."""
+  """A user of many terms of half a step would else add far more than these."""
   config = settings(rank=2)
   items, hyper = items_after(config, training_data(crowd), 1)
   data = training_data(crowd.take(crowd.user == 1))
   users, public = jax.jit(dpals.local_users)(items, hyper, data)
-  sums = lambda unit: (
-    unit
+  sums = lambda spacing: (
+    spacing
     * np.abs(
       np.asarray(
-        user_sums.item_sums(data.by_item, users, public, jnp.float32(unit))
+        user_sums.item_sums(data.by_item, users, public, jnp.float32(spacing))
       )
     )
   )
@@ -262,23 +262,23 @@ def test_sums_do_not_depend_on_places_or_devices(crowd):
 def test_units_hold_the_largest_sums():
   for num_users in (1, 2, 6040, 10**6):
     for largest in (0.3, 1.0, 9.6, 240.0):
-      unit = smallest_spacing(num_users, largest)
-      assert largest <= unit * 2**30 / num_users
-      assert np.log2(unit) == round(np.log2(unit))
+      spacing = smallest_spacing(num_users, largest)
+      assert largest <= spacing * 2**30 / num_users
+      assert np.log2(spacing) == round(np.log2(spacing))
   # Everybody loud, at the largest weight: nothing wraps.
   count, items = 3000, 2
   rows = [(u, i, 5.0) for u in range(count) for i in range(items)]
   data = training_data(table(rows, count, items))
-  unit = smallest_spacing(count, user_term_bound(2.0, 0.5, 1.2))
+  spacing = smallest_spacing(count, user_term_bound(2.0, 0.5, 1.2))
   users = user_sums.Users(
     jnp.zeros(count), jnp.full((count, 1), 1.2), jnp.ones(count)
   )
   public = user_sums.Public(
     jnp.zeros(items), jnp.full(items, 4.0), jnp.float32(2), jnp.float32(0.5)
   )
-  sums = user_sums.item_sums(data.by_item, users, public, jnp.float32(unit))
+  sums = user_sums.item_sums(data.by_item, users, public, jnp.float32(spacing))
   expected = count * 4.0 * np.array([[0.5, 2.0, 2.4]] * items)
-  np.testing.assert_allclose(np.asarray(sums) * unit, expected, rtol=1e-5)
+  np.testing.assert_allclose(np.asarray(sums) * spacing, expected, rtol=1e-5)
 
 
 def test_norms_are_upper_bounds(crowd):
@@ -313,7 +313,7 @@ def exact_square(*numbers):
 @pytest.mark.parametrize('num_items', [1, 30, 2**12, 2**21])
 @pytest.mark.parametrize('most', [4.0, 0.3, 0.01])
 def test_norms_are_never_below_the_exact_ones(num_items, most):
-  """Where all float32 can do is round, and where terms are below a unit."""
+  """Where all float32 can do is round, and where terms are below a step."""
   rng = np.random.default_rng(7)
   each = min(num_items, 5)
   rows = [
@@ -406,14 +406,14 @@ def test_a_user_at_the_bound_is_above_it_in_float32_and_below_what_is_stated():
   public = user_sums.Public(
     uniform(0, 1), uniform(0.5, 1), np.float32(2), np.float32(1e-6)
   )
-  unit = smallest_spacing(1, user_term_bound(2.0, 1e-6, 1.0))
+  spacing = smallest_spacing(1, user_term_bound(2.0, 1e-6, 1.0))
   found = user_sums.item_sums(
     training_data(table(rows, count, count)).by_item,
     jax.tree.map(jnp.asarray, users),
     jax.tree.map(jnp.asarray, public),
-    jnp.float32(unit),
+    jnp.float32(spacing),
   )
-  found = np.linalg.norm(np.asarray(found, float) * unit, axis=1)
+  found = np.linalg.norm(np.asarray(found, float) * spacing, axis=1)
   squares = [
     exact_square(4.0, mean, weight, bias, *public[2:])
     for mean, weight, bias in zip(*public[:2], users.bias, strict=True)
@@ -706,7 +706,7 @@ def test_the_rank_comes_from_public_facts():
     rank_for(1.0, 5, 0)
   for epsilon in (0.1, 5.0, 20.0):
     given = {'epsilon': epsilon, 'delta': DELTA}
-    name, chosen = choice('user', num_users=6040, num_items=3706, **given)
+    name, chosen = recommended('user', num_users=6040, num_items=3706, **given)
     config = SPECS[name].config(scale=SCALE, **given, **chosen)
     default = dataclasses.replace(config, rank=None)
     assert resolved(default, 6040, 3706) == config
@@ -719,7 +719,7 @@ def held_out(config, ratings, seed=0):
   state = fit(system, jax.random.key(seed), data)
   rows = training_data(test).by_user
   model = jax.jit(system.model)(state, data)
-  error = metrics.rmse(rows, model, ratings.scale)
+  error = metrics.rmse(model, rows, ratings.scale)
   return error, metrics.baselines(train, test)
 
 

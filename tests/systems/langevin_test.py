@@ -158,7 +158,7 @@ def test_more_noise_is_less_accurate(small_ratings):
   ):
     system = langevin(made)
     state = fit(system, jax.random.key(0), data)
-    found.append(metrics.rmse(rows, system.model(state, data), SCALE))
+    found.append(metrics.rmse(system.model(state, data), rows, SCALE))
   assert found == sorted(found)
 
 

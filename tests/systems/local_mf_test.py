@@ -163,7 +163,7 @@ def test_blocks_of_users_do_not_matter(monkeypatch):
   rng = np.random.default_rng(4)
   answers = jnp.asarray(rng.integers(0, 3, (50, 20)), jnp.uint8)
   lie = lie_coins(3.0, 3)
-  tables = records.estimates((2.6, 4.4), lie, center=3.5, unit=1.0)
+  tables = records.estimates((2.6, 4.4), lie, center=3.5, spacing=1.0)
   found = []
   for block in (7, 64):
     monkeypatch.setattr(server, '_BLOCK', block)
@@ -186,7 +186,7 @@ def test_factors_are_nothing_where_there_is_only_noise():
   blank = jnp.zeros(200, jnp.uint8)
   answers = jax.vmap(records.answers, (0, None, None))(keys, blank, response)
   lie = lie_coins(1.0, 3)
-  tables = records.estimates((2.6, 4.4), lie, center=3.5, unit=1.0)
+  tables = records.estimates((2.6, 4.4), lie, center=3.5, spacing=1.0)
   _, factors = applied(
     jax.random.key(6), answers, tables, jnp.float32(0.3), rank=4
   )
@@ -454,4 +454,4 @@ def test_accuracy_on_real_ratings(data_dir, make, most):
   system = local_mf(make())
   state = fit(system, jax.random.key(0), data)
   model = jax.device_get(system.model(state, data))
-  assert metrics.rmse(training_data(test).by_user, model, SCALE) < most
+  assert metrics.rmse(model, test) < most

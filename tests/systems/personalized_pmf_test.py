@@ -158,7 +158,7 @@ def test_a_certificate_has_the_distribution_of_what_is_accounted(method):
   )
 
 
-def test_what_is_beside_the_ratings_is_not_told():
+def test_what_is_beside_the_ratings_is_not_released():
   document = statement(asked=None)
   assert document['personal']['distribution'] is None
   assert 'would tell of ratings' in document['personal']['note']

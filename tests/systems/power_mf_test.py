@@ -14,8 +14,8 @@ from quiet import quiet
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
 from dpmf_jax.evaluation import metrics
-from dpmf_jax.plans.auto import choice
-from dpmf_jax.plans.power_mf import PowerMFConfig, lattice_unit, plan
+from dpmf_jax.plans.auto import recommended
+from dpmf_jax.plans.power_mf import PowerMFConfig, lattice_spacing, plan
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.ratings.table import Ratings, from_arrays
@@ -143,8 +143,8 @@ def test_rounding_moves_every_coordinate_of_a_row(rank):
   """So that the bound must grow with the rank, by what rounding adds.
 
   Users rated item 0, whose coordinates are alike and a bit more than a whole
-  number of units each, and item 1, which brings the sums of some of them to
-  where the term of item 0 crosses one unit more, in all coordinates at once.
+  number of steps each, and item 1, which brings the sums of some of them to
+  where the term of item 0 crosses one step more, in all coordinates at once.
   """
   config = make(rank=rank, lattice_bits=4)
   values = np.linspace(2.4, 3.0, 200)
@@ -170,8 +170,8 @@ def test_rounding_moves_every_coordinate_of_a_row(rank):
   bound = plan(config).sensitivity['factors']
   assert 0.97 * bound < moved.max() <= bound
   # One coordinate's rounding would not be enough.
-  unit = lattice_unit(config)
-  assert moved.max() > config.residual_bound + unit
+  spacing = lattice_spacing(config)
+  assert moved.max() > config.residual_bound + spacing
 
 
 def test_without_noise_sums_are_those_of_a_loop(small_ratings):
@@ -414,7 +414,7 @@ def held_out(**fields):
   system = power_mf(make(**fields))
   state = fit(system, jax.random.key(0), data)
   model = jax.jit(system.model)(state, data)
-  return metrics.rmse(test, model, train.scale)
+  return metrics.rmse(model, test, train.scale)
 
 
 @pytest.mark.slow
@@ -527,7 +527,7 @@ MOVIELENS = {'100k': (943, 1682), '1m': (6040, 3706)}
 )
 def test_the_rule_is_what_the_documents_say(name, epsilon, rank, rounds):
   users, items = MOVIELENS[name]
-  system, given = choice(
+  system, given = recommended(
     'rating',
     num_users=users,
     num_items=items,
@@ -540,7 +540,7 @@ def test_the_rule_is_what_the_documents_say(name, epsilon, rank, rounds):
 
 
 def test_the_rule_has_no_factors_without_a_delta_and_knows_its_limits():
-  of = functools.partial(choice, num_items=9, epsilon=1.0)
+  of = functools.partial(recommended, num_items=9, epsilon=1.0)
   assert of('rating', num_users=9, delta=0.0)[1]['rank'] == 0
   assert of('user', num_users=9, delta=1e-6)[0] == 'dpals'
   with pytest.raises(ValueError, match="unit='item'"):

@@ -255,9 +255,8 @@ def test_an_open_step_is_the_mean_of_all_gradients(small_ratings):
     shared=jax.tree.map(draw, state.shared),
   )
   step = jitted(system.step)
-  quiet = state._replace(
-    langevin=state.langevin._replace(likelihood=jnp.float32(0))
-  )
+  langevin = state.hyper.langevin._replace(likelihood=jnp.float32(0))
+  quiet = state._replace(hyper=state.hyper._replace(langevin=langevin))
   # The same noise in both.
   one, two = (step(jax.random.key(1), s, data) for s in (state, quiet))
 
@@ -309,7 +308,7 @@ def test_it_learns_from_features_on_one_device_and_two(small_ratings, variant):
   data = training_data(small_ratings)
   start = system.init(jax.random.key(0), data)
   errors = [
-    metrics.rmse(data.by_user, system.model(s, data), SCALE)
+    metrics.rmse(system.model(s, data), data.by_user, SCALE)
     for s in (start, states[0])
   ]
   assert errors[1] < 0.6 * errors[0]

@@ -368,7 +368,7 @@ def test_the_default_learns_and_the_letter_does_not(small_ratings):
     start = system.init(jax.random.key(0), data)
     state = fit(system, jax.random.key(0), data)
     found[name] = [
-      metrics.rmse(data.by_user, system.model(each, data), SCALE)
+      metrics.rmse(system.model(each, data), data.by_user, SCALE)
       for each in (start, state)
     ]
   assert found['learns'][1] < 0.6 * found['learns'][0]
@@ -453,6 +453,6 @@ def test_rmse_on_movielens_100k_is_in_the_papers_order(data_dir):
     system = sdmf.sdmf(config(rank=50, epsilon_value=value))
     state = fit(system, jax.random.key(0), data)
     model = jax.device_get(system.model(state, data))
-    found.append(metrics.rmse(rows.by_user, model, ratings.scale))
+    found.append(metrics.rmse(model, rows.by_user, ratings.scale))
   assert found == sorted(found)
   np.testing.assert_allclose(found, [0.956, 0.965, 0.973], atol=0.015)

@@ -19,12 +19,12 @@ from dpmf_jax.federated import masks as masking
 from dpmf_jax.federated import messages, sums_protocol
 from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.mechanisms import secure_sum, shares
-from dpmf_jax.mechanisms.secure_sum import BrokenRoundError, Report
+from dpmf_jax.mechanisms.secure_sum import BrokenRoundError, MaskedReport
 from dpmf_jax.plans import untrusted_pmf as untrusted_plan
 from dpmf_jax.plans.untrusted_pmf import (
   UntrustedPMFConfig,
-  moved_units,
-  units_of,
+  rating_move,
+  sizes_of,
 )
 from dpmf_jax.ratings import catalog
 from dpmf_jax.ratings.table import Ratings, from_arrays
@@ -60,8 +60,8 @@ def rated_by(ratings, users):
 
 
 def reference_statistic(ratings, config, counts):
-  """(A, b) in units, by a slow loop over ratings in Python integers."""
-  units, rank = units_of(config), counts.shape[1]
+  """(A, b) in integers, by a slow loop over ratings in Python integers."""
+  sizes, rank = sizes_of(config), counts.shape[1]
   pairs = [(a, b) for a in range(rank) for b in range(a, rank)]
   total = np.zeros((ratings.num_items, len(pairs) + rank), object)
   toward_zero = lambda x, by: int(np.sign(x)) * (abs(int(x)) // by)
@@ -69,9 +69,9 @@ def reference_statistic(ratings, config, counts):
   for user, item, value in rows:
     p = [int(x) for x in counts[user]]
     share = (float(value) - config.center) / config.label_bound
-    label = round(share * units.labels)
+    label = round(share * sizes.labels)
     for place, (a, b) in enumerate(pairs):
-      total[item, place] += toward_zero(p[a] * p[b] * units.counts, 2**16)
+      total[item, place] += toward_zero(p[a] * p[b] * sizes.counts, 2**16)
     for a in range(rank):
       total[item, len(pairs) + a] += toward_zero(label * p[a], 2**8)
   return total.astype(np.int64)
@@ -104,7 +104,7 @@ def test_one_rating_moves_the_sums_by_at_most_what_is_noised(relation, rank):
   counts = sums.feature_counts(given)
   hyper = sums.hyper_of(config, len(counts))
   noised = sums.noised_columns(rank, relation)
-  allowed, largest = moved_units(config), 0
+  allowed, largest = rating_move(config), 0
   for value in (1.0, 5.0, 3.0, 2.71, -1e30, np.inf, np.nan):
     values = jnp.full(len(counts), value)
     terms = np.asarray(sums.rating_terms(jnp.asarray(counts), values, hyper))
@@ -145,8 +145,8 @@ def test_removing_one_rating_moves_one_item_by_its_term(place):
       )
     )
   moved = np.abs(both[0] - both[1]).sum(axis=1)
-  assert moved[item[gone]] == moved_units(config)
-  assert moved.sum() == moved_units(config)
+  assert moved[item[gone]] == rating_move(config)
+  assert moved.sum() == rating_move(config)
 
 
 def test_the_noise_of_the_system_has_the_stated_scale(small_ratings):
@@ -201,7 +201,9 @@ def test_messages_add_up_to_what_the_simulator_sums(small_ratings, rank):
   sent = []
   for u in users:
     own = user_sums(counts[u], rated[u], values[u], num_items, hyper)
-    sent.append(Report(7, u, masking.masked_words(own, share[u], masks[u])))
+    sent.append(
+      MaskedReport(7, u, masking.masked_words(own, share[u], masks[u]))
+    )
   arrived = [u for u in users if u not in (2, 5, 11)]
   total = sums_protocol.aggregate(
     [sent[u] for u in arrived], config, round=7, users=users
@@ -226,10 +228,10 @@ def test_on_movielens_the_sums_are_those_of_a_curator(data_dir):
   got = np.asarray(sums.statistic(data.by_item, counts, hyper), np.float64)
   number = np.bincount(ratings.item, minlength=ratings.num_items)
   total = np.bincount(ratings.item, ratings.value - 3.0, ratings.num_items)
-  units = units_of(config)
-  np.testing.assert_array_equal(got[:, 0], number * units.counts)
-  error = np.abs(got[:, 1] * 2 / units.labels - total)
-  assert (error <= number / units.labels).all()  # half a unit each
+  sizes = sizes_of(config)
+  np.testing.assert_array_equal(got[:, 0], number * sizes.counts)
+  error = np.abs(got[:, 1] * 2 / sizes.labels - total)
+  assert (error <= number / sizes.labels).all()  # half a step each
 
 
 def test_headroom_and_colluders_are_checked(small_ratings):
@@ -278,7 +280,7 @@ def test_gradient_sums_on_movielens(data_dir):
 
 
 def check_gradients(ratings, config):
-  """Sums of fixed-point gradients against float64, to half a unit each."""
+  """Sums of fixed-point gradients against float64, to half a step each."""
   data = training_data(ratings)
   system = untrusted_pmf(config)
   state = system.init(jax.random.key(0), data)
@@ -289,10 +291,10 @@ def check_gradients(ratings, config):
   want = np.zeros_like(q)
   np.add.at(want, ratings.item, 2 * e[:, None] * p[ratings.user])
   number = np.bincount(ratings.item, minlength=ratings.num_items)
-  unit = float(state.hyper.unit)
-  error = np.abs(np.asarray(got, np.float64) * unit - want)
+  spacing = float(state.hyper.spacing)
+  error = np.abs(np.asarray(got, np.float64) * spacing - want)
   # And what float32 makes of a term, of size 10 at most.
-  allowed = number * (unit / 2 + 10 * 2.0**-22)
+  allowed = number * (spacing / 2 + 10 * 2.0**-22)
   assert (error <= allowed[:, None]).all()
 
 
@@ -318,7 +320,7 @@ def test_rounds_of_messages_add_up_to_what_the_simulator_sums(
   if users == 'dynamic':
     betas = {u: secure_sum.one_time_mask(shape[u]) for u in rated}
     first = [
-      Report(0, u, masking.masked_words(0 * share[u], share[u], betas[u]))
+      MaskedReport(0, u, masking.masked_words(0 * share[u], share[u], betas[u]))
       for u in rated
     ]
     held, alpha = collected_noise(first, betas, rated, len(q))
@@ -354,8 +356,8 @@ def test_rounds_of_messages_add_up_to_what_the_simulator_sums(
     np.isin(np.arange(len(q)), reached)[:, None], noise, 0
   )
   want = rounds.server_gradient(jnp.asarray(want), jnp.asarray(q), hyper)
-  # One unit for each rater where float32 rounds the other way.
-  np.testing.assert_allclose(got, want, atol=6 * float(hyper.unit))
+  # One step for each rater where float32 rounds the other way.
+  np.testing.assert_allclose(got, want, atol=6 * float(hyper.spacing))
 
 
 def test_shares_of_raters_have_a_laplace_sum():
@@ -366,7 +368,7 @@ def test_shares_of_raters_have_a_laplace_sum():
   system = untrusted_pmf(config)
   state = system.init(jax.random.key(0), data)
   state = jax.jit(system.step)(jax.random.key(1), state, data)
-  drawn = np.asarray(state.noise).ravel() * float(state.hyper.unit)
+  drawn = np.asarray(state.noise).ravel() * float(state.hyper.spacing)
   scale = accounting.claimed_hua_share_scale(
     rating_range=4, rank=3, epsilon=2.0
   )
@@ -420,6 +422,14 @@ def test_no_party_sees_what_it_must_not(small_ratings):
   many = types.SimpleNamespace(by_user=types.SimpleNamespace(num_rows=10**6))
   with pytest.raises(ValueError, match='for the auditor'):
     sums._masked_reports(jax.random.key(0), state, many)
+
+
+def test_dynamic_users_come_and_go_without_another_word():
+  assert paper().online == 1
+  assert paper(attendance='dynamic').online == 0.5
+  assert paper(attendance='dynamic', online=1.0).online == 1
+  with pytest.raises(ValueError, match=r"attendance='dynamic' is for variant="):
+    sound(attendance='dynamic')
 
 
 # Messages.

@@ -1,8 +1,7 @@
-"""What PDP-PMF and DPMF compute: sampling, and the scale of their noise.
+"""What DP-PMF, PDP-PMF and DPMF compute: the scale of their noise.
 
-These are formulas from the papers. Sampling is proved only in front of a
-mechanism that is private for add/remove (`personalized.sampled_epsilon`), and
-the papers' own mechanism is not.
+These are formulas from the papers. What PDP-PMF samples by is right, and in
+`personalized`.
 """
 
 from __future__ import annotations
@@ -10,56 +9,12 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from dpmf_jax.accounting.events import (
   checked_count,
   checked_number,
   checked_positive,
 )
 from dpmf_jax.types import Relation
-
-
-def claimed_pdp_threshold(
-  epsilons: ArrayLike,
-  threshold: Literal['mean', 'max'] | float,
-  shares: np.ndarray | None = None,
-) -> float:
-  """t of the sample mechanism: the mean or the largest eps_ij, or a number.
-
-  The specification must be public: for all cells, or as a rule that does not
-  look at the ratings. A mean over the rated cells only would leak them.
-  `shares` say how often each of `epsilons` is asked for; all alike if None.
-  `personal_threshold` has one rule more.
-  """
-  epsilons = checked_epsilons(epsilons)
-  if threshold == 'mean':
-    return float(np.average(epsilons, weights=shares))
-  if threshold == 'max':
-    return float(epsilons.max())
-  if isinstance(threshold, str):
-    raise ValueError(
-      f"threshold must be 'mean', 'max' or a number, got {threshold!r}"
-    )
-  return checked_positive('threshold', threshold)
-
-
-def claimed_pdp_probabilities(
-  epsilons: ArrayLike, threshold: Literal['mean', 'max'] | float
-) -> np.ndarray:
-  """pi(eps_ij, t), the chance of each record to be used at all.
-
-  It is (e^eps_ij - 1)/(e^t - 1) where t > eps_ij, and 1 elsewhere.
-
-  Reference: Zhang et al. (2019), Definition 5 and Algorithm 1, line 5, after
-  Jorgensen, Yu and Cormode (2015).
-  """
-  epsilons = checked_epsilons(epsilons)
-  t = claimed_pdp_threshold(epsilons, threshold)
-  # Divided by e^t, above and below: nothing overflows.
-  below = np.minimum(epsilons, t)
-  return np.exp(below - t) * np.expm1(-below) / math.expm1(-t)
 
 
 def claimed_objective_scale(
@@ -126,15 +81,3 @@ def claimed_hua_share_scale(
   width = checked_positive('rating_range', rating_range)
   rank = checked_count('rank', rank, 1)
   return 2 * width * math.sqrt(rank) / checked_positive('epsilon', epsilon)
-
-
-def checked_epsilons(epsilons: ArrayLike) -> np.ndarray:
-  """`epsilons` in float64, or an error if one is not positive and finite."""
-  epsilons = np.asarray(epsilons, np.float64)
-  if epsilons.size == 0:
-    raise ValueError('epsilons must not be empty')
-  if not np.all((epsilons > 0) & np.isfinite(epsilons)):
-    raise ValueError(
-      f'epsilons must be > 0 and finite, got {float(epsilons.min())!r}'
-    )
-  return epsilons

@@ -15,7 +15,7 @@ from dpmf_jax.systems.sdcf.client_blocks import Profile
 from dpmf_jax.systems.sdcf.types import Memory
 
 
-class Choice(NamedTuple):
+class Selection(NamedTuple):
   """Which items a client sends in a round.
 
   Attributes:
@@ -31,9 +31,9 @@ class Choice(NamedTuple):
   bits: jax.Array
 
 
-def choice(
+def selection(
   key: jax.Array, memory: Memory, num_items: int, capacity: int
-) -> Choice:
+) -> Selection:
   """What is sent in a round, by the permanent bits.
 
   Privacy: post-processing of the permanent bits.
@@ -41,7 +41,7 @@ def choice(
   bits = jnp.unpackbits(memory.bits, count=num_items).astype(bool)
   sent = response.instantaneous(key, bits, memory.unrated, memory.rated)
   ones = response.ones_up_to(sent)
-  return Choice(
+  return Selection(
     sent=sent & (ones <= capacity),
     slot=jnp.clip(ones - 1, 0, capacity - 1),
     unsent=jnp.maximum(ones[-1] - capacity, 0),
@@ -53,7 +53,7 @@ def sent_errors(
   key: jax.Array,
   residual: jax.Array,
   own: Profile,
-  chosen: Choice,
+  chosen: Selection,
   epsilon_value: jax.Array,
   capacity: int,
 ) -> jax.Array:

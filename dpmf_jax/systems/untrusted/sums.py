@@ -1,7 +1,7 @@
 """One secure sum of every item's normal equations: the sound untrusted form.
 
 For item j, with integer features p_u of its raters and labels y: A = sum p p^T
-and b = sum y p, in units of noise. Every user of the public list reports
+and b = sum y p, in integers. Every user of the public list reports
 (A, b) for all items, with zeros where they rated nothing, plus a share of
 noise and a mask. Nobody sees who rated what. The sum is all there is: users
 fit their own side to the items that are computed from it.
@@ -26,10 +26,11 @@ from dpmf_jax.mechanisms import secure_sum, shares
 from dpmf_jax.plans.untrusted_pmf import (
   FEATURE_BITS,
   UntrustedPMFConfig,
-  units_of,
+  sizes_of,
 )
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems import noisy_equations
+from dpmf_jax.systems.traced import traced
 from dpmf_jax.systems.untrusted.views import (
   PublicView,
   RecommenderView,
@@ -42,26 +43,12 @@ _MAX_RANK = 16
 _MAX_REPORTED = 2**22
 
 
-class Hyper(NamedTuple):
-  """Traced settings: changing one does not compile again."""
-
-  count_units: jax.Array  # int32
-  label_units: jax.Array  # int32
-  label_bound: jax.Array
-  center: jax.Array
-  noise_variance: jax.Array  # of a coordinate, in units
-  more_shape: jax.Array  # of noise beyond what is needed: c / (U - c)
-  prior_variance: jax.Array
-  bias_ridge: jax.Array
-  vector_ridge: jax.Array
-
-
 class State(NamedTuple):
   factors: Factors  # users: features and 0; items: vector and 1
   features: jax.Array  # [U, D] int32
   sums: jax.Array  # [I, W] int32, as the recommender gets them
   more: jax.Array  # [I, W] int32, what the shares of c users add to the noise
-  hyper: Hyper
+  hyper: Any  # `traced`
 
 
 def width(rank: int) -> int:
@@ -88,13 +75,16 @@ def feature_counts(features: ArrayLike) -> np.ndarray:
   return counts
 
 
-def hyper_of(config: UntrustedPMFConfig, num_users: int) -> Hyper:
+def hyper_of(config: UntrustedPMFConfig, num_users: int) -> Any:
   """The traced settings for that many users.
+
+  Also integers, the sizes of counts and labels; `noise_variance` of a
+  coordinate of the sums; and `more_shape` of noise beyond what is needed.
 
   Raises:
     ValueError: where sums could wrap, or nobody is left to add noise.
   """
-  units, c = units_of(config), config.unneeded
+  sizes, c = sizes_of(config), config.unneeded
   if c >= num_users:
     raise ValueError(
       f'colluders + dropouts = {c} must be below the number of users, '
@@ -103,21 +93,22 @@ def hyper_of(config: UntrustedPMFConfig, num_users: int) -> Hyper:
   more = c / (num_users - c)
   # Noise of which the tail is beyond that wraps: a wrong sum, no leak.
   spare = int(np.ceil((1 + more) * shares.reach(config.noise_bits)))
-  secure_sum.check_headroom(num_users, max(units), spare)
-  return Hyper(
-    count_units=jnp.int32(units.counts),
-    label_units=jnp.int32(units.labels),
-    label_bound=jnp.float32(config.label_bound),
-    center=jnp.float32(config.center),
-    noise_variance=jnp.float32(shares.variance(config.noise_bits) * (1 + more)),
-    more_shape=jnp.float32(more),
-    prior_variance=jnp.float32(config.prior_variance),
-    bias_ridge=jnp.float32(config.bias_ridge),
-    vector_ridge=jnp.float32(config.vector_ridge),
+  secure_sum.check_headroom(num_users, max(sizes), spare)
+  return traced(
+    config,
+    'label_bound',
+    'center',
+    'prior_variance',
+    'bias_ridge',
+    'vector_ridge',
+    count_size=sizes.counts,
+    label_size=sizes.labels,
+    noise_variance=shares.variance(config.noise_bits) * (1 + more),
+    more_shape=more,
   )
 
 
-def start(data: Data, features: np.ndarray, hyper: Hyper) -> State:
+def start(data: Data, features: np.ndarray, hyper: Any) -> State:
   """The state before the one step: no rating has been looked at."""
   num_items, rank = data.by_item.num_rows, features.shape[1]
   counts = jnp.asarray(features, jnp.int32)
@@ -129,22 +120,22 @@ def start(data: Data, features: np.ndarray, hyper: Hyper) -> State:
 
 
 def rating_terms(
-  features: jax.Array, value: jax.Array, hyper: Hyper
+  features: jax.Array, value: jax.Array, hyper: Any
 ) -> jax.Array:
   """What ratings [...] of users with features [..., D] add: int32 [..., W].
 
-  Privacy: |l| <= label_units for the label's integer l, whatever the value,
+  Privacy: |l| <= label_size for the label's integer l, whatever the value,
   NaN included. With integers of L1 norm at most 2^8 for p, and every entry
-  rounded towards zero, the triangle of A adds at most count_units in L1 norm,
+  rounded towards zero, the triangle of A adds at most count_size in L1 norm,
   as (|p|_1^2 + |p|_2^2) / 2 <= |p|_1^2, and b at most |l|.
   """
   row, column = np.triu_indices(features.shape[-1])
   scaled = (value - hyper.center) / hyper.label_bound
   scaled = jnp.where(jnp.isnan(scaled), 0.0, jnp.clip(scaled, -1.0, 1.0))
-  label = jnp.round(scaled * hyper.label_units.astype(jnp.float32))
+  label = jnp.round(scaled * hyper.label_size.astype(jnp.float32))
   label = label.astype(jnp.int32)
-  label = jnp.clip(label, -hyper.label_units, hyper.label_units)[..., None]
-  matrix = features[..., row] * features[..., column] * hyper.count_units
+  label = jnp.clip(label, -hyper.label_size, hyper.label_size)[..., None]
+  matrix = features[..., row] * features[..., column] * hyper.count_size
   toward_zero = lambda x, bits: jnp.sign(x) * (jnp.abs(x) >> bits)
   return jnp.concatenate(
     [
@@ -155,7 +146,7 @@ def rating_terms(
   )
 
 
-def statistic(rows: Rows, features: jax.Array, hyper: Hyper) -> jax.Array:
+def statistic(rows: Rows, features: jax.Array, hyper: Any) -> jax.Array:
   """The sum of all users' terms, [I, W] int32, without noise; by item."""
 
   def slice_sums(chunk: Chunk, hyper):
@@ -172,18 +163,18 @@ def noised_columns(rank: int, relation: Relation) -> slice:
   return slice(rank * (rank + 1) // 2 if relation == 'replace' else 0, None)
 
 
-def item_vectors(sums: jax.Array, hyper: Hyper) -> jax.Array:
+def item_vectors(sums: jax.Array, hyper: Any) -> jax.Array:
   """Item vectors [I, D] from noisy sums [I, W]: the recommender's work."""
   # W = D (D + 3) / 2
   rank = int((np.sqrt(9 + 8 * sums.shape[1]) - 3) / 2 + 0.5)
   size = sums.shape[1] - rank
-  label_unit = hyper.label_bound / hyper.label_units
-  matrix = sums[:, :size].astype(jnp.float32) / hyper.count_units
-  vector = sums[:, size:].astype(jnp.float32) * label_unit
+  label_spacing = hyper.label_bound / hyper.label_size
+  matrix = sums[:, :size].astype(jnp.float32) / hyper.count_size
+  vector = sums[:, size:].astype(jnp.float32) * label_spacing
   return noisy_equations.shrunk_solution(
     normal.symmetric(matrix),
     vector,
-    hyper.noise_variance * jnp.square(label_unit),
+    hyper.noise_variance * jnp.square(label_spacing),
     hyper.prior_variance,
   )
 
