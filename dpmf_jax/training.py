@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dpmf_jax.rows import Data, check_side, put_replicated
+from dpmf_jax.rows import Data, check_scale, check_side, put_replicated
 from dpmf_jax.types import System
 
 
@@ -39,12 +39,7 @@ def check_data(system: System, data: Data) -> None:
   """Raises ValueError where `system` is not for such data."""
   check_side(data.by_user, 'user')
   check_side(data.by_item, 'item')
-  own, given = system.scale, data.by_user.scale
-  if own is not None and given is not None and own != given:
-    raise ValueError(
-      f'the system has scale={own}, but the ratings have scale={given}: make '
-      'the system with the scale of the ratings'
-    )
+  check_scale(data, system.scale)
 
 
 def fit(
