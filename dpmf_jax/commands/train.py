@@ -49,9 +49,10 @@ from typing import Any
 from absl import flags
 
 from dpmf_jax import plans
-from dpmf_jax.commands import cli, settings, specifications
+from dpmf_jax.commands import cli, reading, settings, specifications
 
 _SETTINGS = settings.define()
+flags.adopt_module_key_flags(reading)
 flags.adopt_module_key_flags(specifications)
 
 _SYSTEM = flags.DEFINE_enum(
@@ -78,9 +79,6 @@ _DATASET = flags.DEFINE_string(
   'dataset', None, 'A named data set, such as ml-100k, ml-1m or synthetic-1m.'
 )
 _RATINGS = flags.DEFINE_string('ratings', None, 'A ratings file, instead.')
-_FORMAT = flags.DEFINE_string(
-  'format', 'auto', 'Format of --ratings; auto goes by name and content.'
-)
 _SCALE = flags.DEFINE_list(
   'scale',
   ['1', '5'],
@@ -180,9 +178,9 @@ _BUDGET_EPSILON = flags.DEFINE_string(
 # What --help shows together, and what not every system reads.
 GROUPS = {
   'data': (
-    'dataset', 'data_dir', 'ratings', 'format', 'scale', 'titles', 'item_ids',
-    'user_ids', 'num_users', 'user_features', 'attributes', 'test_fraction',
-    'split_seed',
+    'dataset', 'data_dir', 'ratings', 'scale', *reading.FLAGS, 'titles',
+    'item_ids', 'user_ids', 'num_users', 'user_features', 'attributes',
+    'test_fraction', 'split_seed',
   ),
   'privacy': (
     'epsilon', 'delta', 'unit', 'relation', 'variant', *specifications.FLAGS,
@@ -237,7 +235,7 @@ def _arguments() -> dict[str, Any]:
     epsilon=_SETTINGS['epsilon'].value,
   )
   ratings = with_public_ids(
-    specifications.attach(_load(), path=_RATINGS.value, format=_FORMAT.value),
+    specifications.attach(_load(), path=_RATINGS.value, **reading.layout()),
     users=_ids(_USER_IDS, 'user'),
     items=_ids(_ITEM_IDS, 'item'),
     num_users=_NUM_USERS.value,
@@ -278,15 +276,16 @@ def _load():
 
   dataset, path = _DATASET.value, _RATINGS.value
   if dataset is not None and path is None:
+    reading.check_unused('--dataset')
     return catalog.load(dataset, data_dir=_DATA_DIR.value)
   if path is None or dataset is not None:
     raise ValueError('pass one of --dataset=NAME and --ratings=FILE')
   titles = formats.read_titles(_TITLES.value) if _TITLES.value else None
   return formats.read(
     path,
-    format=_FORMAT.value,
     scale=cli.scale(_SCALE.value),
     titles=titles,
+    **reading.options(),
   )
 
 
