@@ -41,10 +41,15 @@ def build(name: str, config: Any, *features: Any) -> System:
 
   `features` of users are for systems whose spec says that they take them.
   """
+  from dpmf_jax.systems.traced import InFloat32
+
   if name in _REGISTERED:
     return _registered(name, config, *features)
   module = importlib.import_module(f'{__name__}.{name}')
-  return getattr(module, name)(config, *features)
+  system = InFloat32(getattr(module, name))(config, *features)
+  return system._replace(
+    init=InFloat32(system.init), model=InFloat32(system.model)
+  )
 
 
 def _registered(name: str, config: Any, *features: Any) -> System:
