@@ -108,6 +108,20 @@ def test_audits_by_name_take_settings_over_those_of_the_cases():
       'epsilon=-1.0 must be',
     ),
     (
+      lambda key: auditing.audit('own_sums', key=key, start='known'),
+      "start='known' and view=None are for a System",
+    ),
+    (
+      lambda key: auditing.audit(
+        systems.made('own_sums', 'sound', **FACTS), key=key, epsilon=2.0
+      ),
+      r"\['epsilon'\] must not be given with a System",
+    ),
+    (
+      lambda key: auditing.audit(config(), key=key),
+      'must be a System or the name of one',
+    ),
+    (
       lambda key: auditing.audit(
         systems.made('own_sums', 'sound', **FACTS), key=key, view='server'
       ),
