@@ -30,6 +30,7 @@ from dpmf_jax.auditing.distinguishing import (
 from dpmf_jax.auditing.pairs import Pair, check_pair, library_pairs
 from dpmf_jax.auditing.results import Audit, Finding
 from dpmf_jax.auditing.sampling import sampler, tiny_data
+from dpmf_jax.keys import random_key
 from dpmf_jax.plans import SPECS
 from dpmf_jax.plans.settings import settings_of
 from dpmf_jax.plans.spec import Case, Start
@@ -76,7 +77,7 @@ class Target(NamedTuple):
 def audit(
   system: System | str,
   *,
-  key: jax.Array,
+  key: jax.Array | int | None = None,
   runs: int = _QUICK_RUNS,
   confidence: float = CONFIDENCE,
   variant: str | None = None,
@@ -88,7 +89,7 @@ def audit(
 ) -> Audit:
   """What attacks on a system measured, beside what it states.
 
-    result = dpmf_jax.audit(my_system, key=dpmf_jax.random_key())
+    result = dpmf_jax.audit(my_system)
     print(result)  # the statement, the lower bound, and which attack it was
     assert not result.refuted
 
@@ -98,7 +99,8 @@ def audit(
 
   Args:
     system: one's own, or the name of one that is in the library or registered.
-    key: of all runs; consumed.
+    key: of all runs, consumed; a number is a seed, and None draws one from the
+      operating system.
     runs: on each data set. A lower bound cannot be much above log(runs / 10).
     confidence: that all the lower bounds hold together.
     variant: of a system by name; the first, which is the sound one if any.
@@ -144,7 +146,7 @@ def audit(
     progress(done, total)
 
   found = findings(
-    key,
+    key if isinstance(key, jax.Array) else random_key(key),
     attacked,
     runs=runs,
     # Each has its share of the doubt.

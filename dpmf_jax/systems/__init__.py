@@ -22,7 +22,7 @@ def register(spec: Spec, factory: Callable[..., System]) -> None:
 
     dpmf_jax.register(SPEC, my_system)
     run = dpmf_jax.train(ratings, system='my_system', epsilon=2)
-    dpmf_jax.audit('my_system', key=key)
+    dpmf_jax.audit('my_system')
 
   Args:
     spec: its name, config and plan; `plans/` has examples.
