@@ -70,7 +70,8 @@ def choose(
     if not 3 <= len(names) <= 4:
       raise DataError(
         f'{where}: has {len(names)} column(s), expected user, item, '
-        'rating[, timestamp]; pass columns= to say which is which'
+        'rating[, timestamp]; pass columns= to say which is which, or '
+        "format='dense' if it is a matrix"
       )
     found = dict(zip(ROLES, range(len(names)), strict=False))
   for role in ROLES[:3]:

@@ -74,7 +74,7 @@ def expected_sums(config, served):
 
 @pytest.mark.parametrize('users', ['static', 'dynamic'])
 def test_the_difference_of_two_rounds_tells_the_rating(users):
-  config = paper(attendance=users, view='recommender')
+  config = paper(attendance=users, online=1.0, view='recommender')
   for number, target in enumerate(VALUES[::2]):
     first, second = two_rounds(config, target, jax.random.key(number))
     seen = np.asarray(second.sums, np.int64)[:, 0]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,6 @@ from dpmf_jax.systems.sdcf.client_blocks import (
 from dpmf_jax.systems.sdcf.types import (
   Client,
   Public,
-  Rules,
   State,
   Total,
   Upload,
@@ -45,7 +45,7 @@ def online_report(
   client: Client,
   own: Profile,
   public: Public,
-  rules: Rules,
+  rules: Any,
 ) -> tuple[Client, Upload, jax.Array]:
   """One client after a round, its message, and whether it is online.
 
@@ -70,7 +70,7 @@ def all_reports(
   rows: Rows,
   blocks: Blocks,
   public: Public,
-  rules: Rules,
+  rules: Any,
   *,
   first: jax.Array | int = 0,
 ) -> tuple[Client, Upload, jax.Array]:

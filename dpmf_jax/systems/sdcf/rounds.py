@@ -43,17 +43,16 @@ from dpmf_jax.systems.sdcf.client_blocks import (
 from dpmf_jax.systems.sdcf.types import (
   Client,
   Contribution,
-  Hyper,
   Memory,
   OpenState,
   Public,
-  Rules,
   Server,
   State,
   Summed,
   Total,
   Upload,
 )
+from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Release
 
 ClientRound = Callable[..., tuple[Client, Contribution]]
@@ -142,7 +141,7 @@ def simulated_round(
   rows: Rows,
   blocks: Blocks,
   public: Any,
-  rules: Rules,
+  rules: Any,
   shapes: Total,
 ) -> tuple[Client, Total]:
   """All clients after a round, and the sum of what those online tell.
@@ -264,7 +263,7 @@ def server_apply(
   total: Total,
   converged: jax.Array,
   active: jax.Array,
-  rules: Rules,
+  rules: Any,
   *,
   optimizer: optax.GradientTransformation,
   average: Average,
@@ -312,12 +311,9 @@ def mean_gradients(total: Total, average: Average) -> tuple[Any, Any]:
   return mean(total.gradient, total.received), shared
 
 
-def rules_of(config: SDCFSettings) -> Rules:
-  return Rules(
-    online=jnp.float32(config.online),
-    tolerance=jnp.float32(config.tolerance),
-    agreement=jnp.float32(config.agreement),
-  )
+def rules_of(config: SDCFSettings) -> Any:
+  """Traced settings of who takes part and when to stop."""
+  return traced(config, 'online', 'tolerance', 'agreement')
 
 
 def frozen_if(stopped: jax.Array, old: Any, new: Any) -> Any:
@@ -447,10 +443,12 @@ def start(
     unsolved=jnp.asarray(unsolved),
     sent=jnp.float32(0),
     blocks=blocks,
-    hyper=Hyper(
+    hyper=traced(
+      config,
       langevin=sgld.langevin(ridge_key, config, rows),
       rules=rules_of(config),
-      epsilon_value=jnp.float32(getattr(config, 'epsilon_value', 0.0)),
+      epsilon_value=getattr(config, 'epsilon_value', 0.0),
+      side=None,
     ),
     shared=shared,
     features=features,

@@ -103,23 +103,6 @@ class Server(NamedTuple):
   shared: Any = None
 
 
-class Rules(NamedTuple):
-  """Traced settings of who takes part and when to stop."""
-
-  online: jax.Array  # chance to be online in a round
-  tolerance: jax.Array  # largest relative move that counts as converged
-  agreement: jax.Array  # part of the clients that must say so
-
-
-class Hyper(NamedTuple):
-  """Traced settings: changing one does not compile again."""
-
-  langevin: sgld.Langevin
-  rules: Rules
-  epsilon_value: jax.Array  # eps_g, where there is one
-  side: Any = None  # step size of what is not a factor, over eta
-
-
 class State(NamedTuple):
   factors: Factors
   memory: Memory  # of all clients, [U, ...]
@@ -129,7 +112,7 @@ class State(NamedTuple):
   unsolved: jax.Array  # int32, clients with clipped p and q
   sent: jax.Array  # gradients that the server got in the last round
   blocks: Blocks
-  hyper: Hyper
+  hyper: Any  # `traced`
   shared: Any = None  # what is public and of no single item
   features: Any = None  # Factors of [U, F] and [I, G]
 
