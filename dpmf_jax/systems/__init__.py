@@ -20,6 +20,10 @@ _REGISTERED: dict[str, Callable[..., System]] = {}
 def register(spec: Spec, factory: Callable[..., System]) -> None:
   """Makes a system of one's own known by its name, in this process.
 
+    dpmf_jax.register(SPEC, my_system)
+    run = dpmf_jax.train(ratings, system='my_system', epsilon=2)
+    dpmf_jax.audit('my_system')
+
   Args:
     spec: its name, config and plan; `plans/` has examples.
     factory: config (and features of users, where the spec takes them) ->
