@@ -344,7 +344,3 @@ def _budget() -> Any:
     raise ValueError(
       f"--budget_epsilon={value} must be a number or 'unlimited'"
     ) from None
-
-
-if __name__ == '__main__':
-  cli.run(main)
