@@ -13,6 +13,10 @@ One run on a data set of real size, with canaries in it:
 
   dpmf audit --system=gaussian_mf --canaries=2000 --dataset=ml-100k
 
+A system of your own, in a module that registers it (`dpmf_jax.register`):
+
+  dpmf audit --plugin=my_module --system=my_system
+
 A search for data and settings that are worse than those in the library:
 
   dpmf audit --system=gaussian_mf --variant=paper --search=60
@@ -31,9 +35,12 @@ from typing import Any
 from absl import flags
 
 from dpmf_jax import plans
+from dpmf_jax.commands import plugins
 from dpmf_jax.plans import selection
 
 RUNS = {'quick': 20_000, 'full': 200_000}
+
+flags.adopt_module_key_flags(plugins)
 
 _SYSTEM = flags.DEFINE_string(
   'system', 'all', 'Which system to attack, or all of them.'

@@ -49,11 +49,18 @@ from typing import Any
 from absl import flags
 
 from dpmf_jax import plans
-from dpmf_jax.commands import cli, reading, settings, specifications
+from dpmf_jax.commands import (
+  cli,
+  plugins,
+  reading,
+  settings,
+  specifications,
+)
 
 _SETTINGS = settings.define()
 flags.adopt_module_key_flags(reading)
 flags.adopt_module_key_flags(specifications)
+flags.adopt_module_key_flags(plugins)
 
 _SYSTEM = flags.DEFINE_enum(
   'system',
@@ -186,7 +193,7 @@ GROUPS = {
     'epsilon', 'delta', 'unit', 'relation', 'variant', *specifications.FLAGS,
     'ledger', 'budget_epsilon', 'seed',
   ),
-  'system': ('system',),
+  'system': ('system', 'plugin'),
   'output': ('output', 'overwrite', 'ranking_k', 'ranking_threshold'),
 }  # fmt: skip
 ONLY = {

@@ -20,7 +20,7 @@ import numpy as np
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.ratings.given import ratings_of
 from dpmf_jax.ratings.ids import places
-from dpmf_jax.ratings.table import Ratings, from_arrays
+from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import SLICES, SLOTS, put_rows, rows
 from dpmf_jax.serving.models import Model, seen_matrix
 from dpmf_jax.types import Factors, Fit, Release
@@ -114,7 +114,8 @@ def fold_in(
       'to the items is not known (neither user factors nor how to fit them are '
       'released)'
     )
-  ratings = _ratings(ratings, model.scale)
+  if not isinstance(ratings, Ratings):
+    ratings = ratings_of(ratings, scale=model.scale)
   low, high = map(np.float32, model.scale)  # as ratings are
   outside = (ratings.value < low) | (ratings.value > high)
   if outside.any():
@@ -154,23 +155,6 @@ def fold_in(
     covered=True,
     fit=fit,
   )
-
-
-def _ratings(given: Any, scale: tuple[float, float]) -> Ratings:
-  """What was given, as Ratings."""
-  if isinstance(given, Ratings):
-    return given
-  if not isinstance(given, Mapping):
-    return ratings_of(given, scale=scale)
-  if not all(isinstance(own, Mapping) and own for own in given.values()):
-    raise ValueError(
-      'ratings must be {user: {item: rating}}, with a rating of each user, '
-      "such as {'me': {'50': 5}}"
-    )
-  triples = [(u, i, r) for u, own in given.items() for i, r in own.items()]
-  users, items, values = zip(*triples, strict=True) if triples else ((),) * 3
-  ids = lambda column: np.array(column, object)
-  return from_arrays(ids(users), ids(items), values, scale=scale)
 
 
 def _power_of_two(least: int) -> int:

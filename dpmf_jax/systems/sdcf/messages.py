@@ -51,16 +51,11 @@ def online_report(
 
   A client that is offline does nothing, and its message is empty.
   """
-  online_key, report_key = jax.random.split(key)
-  online = jax.random.uniform(online_key) < rules.online
-  online &= client.memory.active
-  moved, report = client_report(report_key, client, own, public)
-  keep = lambda new, old: jnp.where(online, new, old)
-  report = report._replace(
-    item=keep(report.item, own.rated.size),
-    shared=jax.tree.map(lambda x: keep(x, 0), report.shared),
+  client, report, online = sdcf.if_online(
+    client_report, key, client, own, public, rules
   )
-  return jax.tree.map(keep, moved, client), report, online
+  item = jnp.where(online, report.item, own.rated.size)
+  return client, report._replace(item=item), online
 
 
 def all_reports(

@@ -113,8 +113,8 @@ class State(NamedTuple):
   sent: jax.Array  # gradients that the server got in the last round
   blocks: Blocks
   hyper: Any  # `traced`
-  shared: Any = None  # what is public and of no single item
-  features: Any = None  # Factors of [U, F] and [I, G]
+  shared: Any  # what is public and of no single item
+  features: Any  # Factors of [U, F] and [I, G]
 
 
 class OpenState(NamedTuple):
@@ -124,10 +124,9 @@ class OpenState(NamedTuple):
   optimizer: Any
   round: jax.Array
   blocks: Blocks
-  langevin: sgld.Langevin
-  side: Any = None
-  shared: Any = None
-  features: Any = None
+  hyper: Any
+  shared: Any
+  features: Any
 
 
 class Public(NamedTuple):
