@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dpmf_jax.rows import Data, check_side, put_replicated
+from dpmf_jax.rows import Data, check_scale, check_side, put_replicated
 from dpmf_jax.types import System
 
 
@@ -39,12 +39,7 @@ def check_data(system: System, data: Data) -> None:
   """Raises ValueError where `system` is not for such data."""
   check_side(data.by_user, 'user')
   check_side(data.by_item, 'item')
-  own, given = system.scale, data.by_user.scale
-  if own is not None and given is not None and own != given:
-    raise ValueError(
-      f'the system has scale={own}, but the ratings have scale={given}: make '
-      'the system with the scale of the ratings'
-    )
+  check_scale(data, system.scale)
 
 
 def fit(
@@ -73,8 +68,9 @@ def fit(
   state's released part are outside the guarantee.
   """
   check_data(system, data)
-  init_key, steps_key = jax.random.split(key)
-  done, state = start or (0, system.init(init_key, data))
+  with jax.enable_x64(False):  # what is proved is about float32
+    init_key, steps_key = jax.random.split(key)
+    done, state = start or (0, system.init(init_key, data))
   if not 0 <= done <= system.steps:
     raise ValueError(f'start at step {done}, but there are {system.steps}')
   block = report_every or system.steps
@@ -87,7 +83,8 @@ def fit(
   while done < system.steps:
     # Boundaries are multiples of the block, wherever the run started.
     length = min(block - done % block, system.steps - done)
-    state = _block(system.step, steps_key, state, data, done, length)
+    with jax.enable_x64(False):
+      state = _block(system.step, steps_key, state, data, done, length)
     done += length
     for callback in callbacks:
       callback(Progress(done, state))

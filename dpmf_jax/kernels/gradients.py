@@ -86,6 +86,14 @@ def gradients(
   `user_scale` [U] and `item_scale` [I] shrink the *other* side's factors
   where they enter a gradient, and `weights` are of ratings in either
   orientation (see `row_gradient`).
+
+  Privacy: none is promised: what a private mechanism may query is
+  `noisy_gradients`.
+
+  >>> matrix = jnp.array([[5.0, jnp.nan], [jnp.nan, 3.0]])
+  >>> factors = Factors(user=jnp.ones((2, 1)), item=jnp.ones((2, 1)))
+  >>> print(gradients(dense_data(matrix), factors, offset=3.0).item.ravel())
+  [-1.  1.]
   """
   check_side(data.by_user, 'user')
   check_side(data.by_item, 'item')
@@ -121,6 +129,14 @@ def squared_error(
   """The sum of squared errors and the number of ratings.
 
   Predictions are clipped to [low, high] first.
+
+  Privacy: none; for the eyes of who holds the ratings.
+
+  >>> data = dense_data(jnp.array([[5.0, jnp.nan], [jnp.nan, 3.0]]))
+  >>> total, count = squared_error(data.by_user, jnp.ones((2, 1)),
+  ...                              jnp.ones((2, 1)), offset=3.0)
+  >>> float(total), int(count)
+  (2.0, 2)
   """
 
   def slice_sums(chunk: Chunk, *model):
