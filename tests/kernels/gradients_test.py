@@ -144,6 +144,6 @@ def test_rows_of_the_wrong_side_are_refused():
   release = Release(factors, jnp.float32(3))
   said = 'rows are by item, but must be by user: use data.by_user'
   with pytest.raises(ValueError, match=said):
-    rmse(data.by_item, release)
+    rmse(release, data.by_item)
   with pytest.raises(ValueError, match=said):
     gradients(Data(*data[::-1]), factors)
