@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
   from dpmf_jax import accounting as accounting
   from dpmf_jax import auditing as auditing
+  from dpmf_jax import blocks as blocks
   from dpmf_jax import certificates as certificates
   from dpmf_jax import commands as commands
   from dpmf_jax import evaluation as evaluation
