@@ -6,7 +6,8 @@ import collections
 import functools
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,8 @@ ADAM = optax.inject_hyperparams(optax.adam)(learning_rate=0.0)
 MOMENTUM = optax.inject_hyperparams(optax.sgd)(learning_rate=0.0, momentum=0.8)
 
 
-class InFloat32(NamedTuple):
+@dataclass(frozen=True)
+class InFloat32:
   """A function that computes in float32 where JAX is set to 64 bits, too.
 
   Privacy: what is proved is about the floats that it was proved for.

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import jax
 import optax
 import pytest
 
@@ -55,6 +56,20 @@ def test_equal_optimizers_have_one_step(name, settings):
   assert first == again
   assert hash(first) == hash(again)
   assert first != other
+
+
+def test_the_functions_of_a_system_can_be_transformed(small_ratings):
+  data = dpmf_jax.training_data(small_ratings)
+  systems = [
+    dpmf_jax.gaussian_mf(epsilon=e, delta=1e-6, scale=(1, 5)) for e in (1, 2)
+  ]
+  assert systems[0].model == systems[1].model
+  keys = jax.random.split(jax.random.key(0), 2)
+  states = jax.vmap(lambda key: systems[0].init(key, data))(keys)
+  models = jax.jit(jax.vmap(systems[0].model, (0, None)))(states, data)
+  assert models.factors.user.shape[:2] == (2, 60)
+  one = jax.tree.map(lambda leaf: leaf[0], states)
+  assert jax.jit(systems[0].model)(one, data).factors.item.shape[0] == 40
 
 
 TWICE = """
