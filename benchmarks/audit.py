@@ -165,7 +165,7 @@ def power(key: jax.Array, repeats: int, runs: int) -> list[dict[str, Any]]:
   )
   for place, (name, target) in enumerate(planted.planted().items()):
     findings = list(
-      auditing.audit(
+      auditing.findings(
         jax.random.fold_in(key, place),
         [target] * repeats,
         runs=runs,

@@ -30,6 +30,7 @@ ROOMS = (
   'mechanisms',
   'kernels',
   'systems',
+  'blocks',
   'training',
   'serving',
   'evaluation',

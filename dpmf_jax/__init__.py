@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
   from dpmf_jax import accounting as accounting
   from dpmf_jax import auditing as auditing
+  from dpmf_jax import blocks as blocks
   from dpmf_jax import certificates as certificates
+  from dpmf_jax import commands as commands
   from dpmf_jax import evaluation as evaluation
   from dpmf_jax import federated as federated
   from dpmf_jax import files as files
@@ -32,10 +34,12 @@ if TYPE_CHECKING:
   from dpmf_jax import training as training
   from dpmf_jax import types as types
   from dpmf_jax.accounting import epsilon as epsilon
+  from dpmf_jax.auditing import audit as audit
   from dpmf_jax.evaluation.metrics import baselines as baselines
   from dpmf_jax.evaluation.metrics import release_rmse as release_rmse
   from dpmf_jax.evaluation.metrics import rmse as rmse
   from dpmf_jax.evaluation.ranking import ranking_metrics as ranking_metrics
+  from dpmf_jax.evaluation.sweeps import sweep as sweep
   from dpmf_jax.keys import random_key as random_key
   from dpmf_jax.plans.als import ALSConfig as ALSConfig
   from dpmf_jax.plans.dpals import DPALSConfig as DPALSConfig
@@ -77,6 +81,7 @@ if TYPE_CHECKING:
   from dpmf_jax.serving.models import predict as predict
   from dpmf_jax.serving.models import recommend as recommend
   from dpmf_jax.serving.models import similar_items as similar_items
+  from dpmf_jax.systems import register as register
   from dpmf_jax.systems.factories import auto as auto
   from dpmf_jax.training import fit as fit
   from dpmf_jax.types import Factors as Factors
@@ -108,8 +113,10 @@ __version__ = '0.1.0'
 # The same names for run time, by module; a test keeps the two lists equal.
 _NAMES = {
   'accounting': 'epsilon',
+  'auditing': 'audit',
   'evaluation.metrics': 'baselines release_rmse rmse',
   'evaluation.ranking': 'ranking_metrics',
+  'evaluation.sweeps': 'sweep',
   'keys': 'random_key',
   'ratings.catalog': 'load',
   'ratings.formats': 'read',
@@ -125,6 +132,7 @@ _NAMES = {
   'serving.models': (
     'Model load_model model_from_release predict recommend similar_items'
   ),
+  'systems': 'register',
   'systems.factories': 'auto',
   'training': 'fit',
   'types': 'Factors Guarantee Release System',
@@ -133,10 +141,10 @@ _NAMES = {
 
 def _public() -> dict[str, str]:
   """The module of every public name; none for functions of systems."""
-  from dpmf_jax.plans import SPECS
+  from dpmf_jax.plans import NAMES, SPECS
 
-  found = dict.fromkeys(SPECS, '')
-  found |= {s.config.__name__: f'plans.{name}' for name, s in SPECS.items()}
+  found = dict.fromkeys(NAMES, '')
+  found |= {SPECS[n].config.__name__: f'plans.{n}' for n in NAMES}
   for module, names in _NAMES.items():
     found |= dict.fromkeys(names.split(), module)
   return found

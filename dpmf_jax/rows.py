@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
@@ -29,6 +31,10 @@ SLOTS = 32
 SLICES = 64
 # Columns whose factors (0.8 MB at rank 20) stay in a core's cache together.
 NEAR = 8192
+# Ratings in a chunk of `coo_data`.
+_COO_SLICES = 4096
+
+Side = Literal['user', 'item']
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,11 @@ class Rows:
     length: [C, S] int32, how many slots of a slice are ratings.
     row: [C, S] int32, the row of a slice.
     num_rows: how many rows there are (static).
+    num_columns: how many there are on the other side (static).
+    side: what a row is, a 'user' or an 'item'; None where neither is said
+      (static).
+    scale: the smallest and largest rating that can be given; None where that
+      is not known (static).
     mesh: devices over which C is sharded, or None (static).
     epsilon: [C, S, L] float32, the epsilon that each rating is to have, rounded
       down, and 0 in padding; None where there is no specification.
@@ -54,6 +65,9 @@ class Rows:
   length: Any
   row: Any
   num_rows: int
+  num_columns: int
+  side: Side | None = None
+  scale: tuple[float, float] | None = None
   mesh: Any = None
   epsilon: Any = None
 
@@ -70,7 +84,10 @@ def rows(
   column: np.ndarray,
   value: np.ndarray,
   num_rows: int,
+  num_columns: int,
   *,
+  side: Side | None = None,
+  scale: tuple[float, float] | None = None,
   epsilon: np.ndarray | None = None,
   slots: int = SLOTS,
   slices: int = SLICES,
@@ -84,6 +101,8 @@ def rows(
     column: [N] its index on the other side.
     value: [N] its value.
     num_rows: rows in all; rows without ratings take no slices.
+    num_columns: on the other side, in all.
+    side, scale: see `Rows`.
     epsilon: [N] the epsilon that it is to have, or None.
     slots: L, slots in a slice.
     slices: S, slices in a chunk.
@@ -98,6 +117,14 @@ def rows(
     they gather is still in the cache, and in row order among themselves: the
     layout does not depend on the order in which the ratings were given.
   """
+  for name, index, size in (
+    ('row', row, num_rows),
+    ('column', column, num_columns),
+  ):
+    if index.size and not 0 <= index.min() <= index.max() < size:
+      raise ValueError(
+        f'{name} has {index.min()}..{index.max()}, but must be in 0..{size - 1}'
+      )
   by_row = np.lexsort((column, row))
   row, column, value = row[by_row], column[by_row], value[by_row]
   counts = np.bincount(row, minlength=num_rows)
@@ -139,6 +166,9 @@ def rows(
     length=length.reshape(chunks, slices),
     row=padded_row.reshape(chunks, slices),
     num_rows=num_rows,
+    num_columns=num_columns,
+    side=side,
+    scale=scale,
     epsilon=flat_epsilon,
   )
 
@@ -153,15 +183,139 @@ def rounded_down(values: np.ndarray) -> np.ndarray:
 
 def data_rows(ratings: Ratings, *, chunk_multiple: int = 1, **layout) -> Data:
   """Both orientations of `ratings` as NumPy row slices."""
-  layout |= {'chunk_multiple': chunk_multiple, 'epsilon': ratings.epsilon}
+  layout |= {
+    'scale': ratings.scale,
+    'chunk_multiple': chunk_multiple,
+    'epsilon': ratings.epsilon,
+  }
+  user, item, value = ratings.user, ratings.item, ratings.value
+  users, items = ratings.num_users, ratings.num_items
   return Data(
-    by_user=rows(
-      ratings.user, ratings.item, ratings.value, ratings.num_users, **layout
-    ),
-    by_item=rows(
-      ratings.item, ratings.user, ratings.value, ratings.num_items, **layout
-    ),
+    by_user=rows(user, item, value, users, items, side='user', **layout),
+    by_item=rows(item, user, value, items, users, side='item', **layout),
   )
+
+
+def check_side(rows: Rows, side: Side) -> None:
+  """Raises ValueError where rows are known to be of the other side."""
+  if rows.side not in (side, None):
+    raise ValueError(
+      f'rows are by {rows.side}, but must be by {side}: use data.by_{side}'
+    )
+
+
+def coo_data(
+  users: Any,
+  items: Any,
+  values: Any,
+  *,
+  num_users: int,
+  num_items: int,
+  mask: Any = None,
+  scale: tuple[float, float] | None = None,
+) -> Data:
+  """Ratings as three arrays [N], in whatever order, as kernels take them.
+
+  Unlike `training_data` it is made of JAX alone, and may be traced. Sums over
+  it take longer: a slice is a single rating.
+
+  Args:
+    users, items: [N] indices; a pair at most once. In a trace, where values
+      are not known, ratings of indices out of range are left out.
+    values: [N] ratings.
+    num_users, num_items: in all.
+    mask: [N] bool, False where there is no rating.
+    scale: see `Rows`.
+
+  >>> data = coo_data([0, 0, 1], [2, 0, 1], [5.0, 3.0, 4.0],
+  ...                 num_users=2, num_items=3)
+  >>> data.by_item.num_rows, int(data.by_item.length.sum())
+  (3, 3)
+  """
+  value = jnp.asarray(values, jnp.float32)
+  used = jnp.ones_like(value, bool) if mask is None else jnp.asarray(mask, bool)
+  user, item = jnp.asarray(users, jnp.int32), jnp.asarray(items, jnp.int32)
+  shapes = [x.shape for x in (user, item, used)]
+  if shapes != [value.shape] * 3 or value.ndim != 1:
+    raise ValueError(
+      'users, items, values and mask must be [N], got '
+      f'{shapes[0]}, {shapes[1]}, {value.shape} and {shapes[2]}'
+    )
+  good = (user >= 0) & (user < num_users) & (item >= 0) & (item < num_items)
+  if not any(isinstance(x, Tracer) for x in (good, used)):
+    _check_pairs(user[used], item[used], good[used])
+  used = used & good
+  slices = max(1, min(len(used), _COO_SLICES))
+  chunked = lambda x: jnp.pad(
+    jnp.where(used, x, 0), (0, -len(used) % slices)
+  ).reshape(-1, slices)
+  value = chunked(value)[..., None]
+  length = chunked(used.astype(jnp.int32))
+  user, item = chunked(user), chunked(item)
+  one = lambda row, column, num_rows, num_columns, side: Rows(
+    column[..., None], value, length, row, num_rows, num_columns, side, scale
+  )
+  return Data(
+    one(user, item, num_users, num_items, 'user'),
+    one(item, user, num_items, num_users, 'item'),
+  )
+
+
+def _check_pairs(user: jax.Array, item: jax.Array, good: jax.Array) -> None:
+  """Raises ValueError for an index out of range, and for a pair rated twice."""
+  for what, wrong in (
+    ('an index out of range', ~np.asarray(good)),
+    ('a pair that was rated before', _seen_before(user, item)),
+  ):
+    if wrong.any():
+      place = int(wrong.argmax())
+      pair = int(user[place]), int(item[place])
+      raise ValueError(f'(user, item) = {pair} is {what}')
+
+
+def _seen_before(user: jax.Array, item: jax.Array) -> np.ndarray:
+  pairs = np.stack([np.asarray(user), np.asarray(item)], axis=1)
+  seen = np.ones(len(pairs), bool)
+  seen[np.unique(pairs, axis=0, return_index=True)[1]] = False
+  return seen
+
+
+def dense_data(
+  matrix: Any, mask: Any = None, *, scale: tuple[float, float] | None = None
+) -> Data:
+  """A dense matrix [U, I] of ratings where `mask` is true, as kernels take it.
+
+  Args:
+    matrix: [U, I].
+    mask: [U, I] bool; by default what is not NaN.
+    scale: see `Rows`.
+
+  >>> matrix = jnp.array([[5.0, jnp.nan], [jnp.nan, 3.0], [1.0, 2.0]])
+  >>> dense_data(matrix).by_user.length.sum()
+  Array(4, dtype=int32)
+  """
+  matrix = jnp.asarray(matrix)
+  mask = ~jnp.isnan(matrix) if mask is None else jnp.asarray(mask)
+  users, items = (index.ravel() for index in np.indices(matrix.shape))
+  return coo_data(
+    users,
+    items,
+    matrix.ravel(),
+    num_users=matrix.shape[0],
+    num_items=matrix.shape[1],
+    mask=mask.ravel(),
+    scale=scale,
+  )
+
+
+def check_scale(data: Data, scale: tuple[float, float] | None) -> None:
+  """Raises ValueError where ratings are known to be of another scale."""
+  given = data.by_user.scale
+  if scale is not None and given is not None and scale != given:
+    raise ValueError(
+      f'the system has scale={scale}, but the ratings have scale={given}: make '
+      'the system with the scale of the ratings'
+    )
 
 
 AXIS = 'chunks'
@@ -169,7 +323,7 @@ AXIS = 'chunks'
 jax.tree_util.register_dataclass(
   Rows,
   data_fields=['column', 'value', 'length', 'row', 'epsilon'],
-  meta_fields=['num_rows', 'mesh'],
+  meta_fields=['num_rows', 'num_columns', 'side', 'scale', 'mesh'],
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dpmf_jax.rows import Data, put_replicated
+from dpmf_jax.rows import Data, check_scale, check_side, put_replicated
 from dpmf_jax.types import System
 
 
@@ -33,6 +33,13 @@ def _block(step, key, state, data, first, length):
     return step(jax.random.fold_in(key, number), state, data)
 
   return jax.lax.fori_loop(first, first + length, body, state)
+
+
+def check_data(system: System, data: Data) -> None:
+  """Raises ValueError where `system` is not for such data."""
+  check_side(data.by_user, 'user')
+  check_side(data.by_item, 'item')
+  check_scale(data, system.scale)
 
 
 def fit(
@@ -60,8 +67,10 @@ def fit(
   matter what the callbacks see. Callbacks that publish anything but the
   state's released part are outside the guarantee.
   """
-  init_key, steps_key = jax.random.split(key)
-  done, state = start or (0, system.init(init_key, data))
+  check_data(system, data)
+  with jax.enable_x64(False):  # what is proved is about float32
+    init_key, steps_key = jax.random.split(key)
+    done, state = start or (0, system.init(init_key, data))
   if not 0 <= done <= system.steps:
     raise ValueError(f'start at step {done}, but there are {system.steps}')
   block = report_every or system.steps
@@ -74,7 +83,8 @@ def fit(
   while done < system.steps:
     # Boundaries are multiples of the block, wherever the run started.
     length = min(block - done % block, system.steps - done)
-    state = _block(system.step, steps_key, state, data, done, length)
+    with jax.enable_x64(False):
+      state = _block(system.step, steps_key, state, data, done, length)
     done += length
     for callback in callbacks:
       callback(Progress(done, state))

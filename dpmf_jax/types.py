@@ -183,6 +183,8 @@ class System(NamedTuple):
     views: what others than readers of the release see, by name, for the
       auditor: (key, state, data) -> arrays.
     personal: where each rating has an epsilon of its own.
+    scale: of the ratings that it is for; None for any, where nothing is
+      clipped to it and no proof needs it.
   """
 
   init: Callable[..., Any]
@@ -192,6 +194,7 @@ class System(NamedTuple):
   guarantee: Guarantee
   views: Mapping[str, Callable[..., Any]] = {}
   personal: Personal | None = None
+  scale: tuple[float, float] | None = None
 
   def release(self, state: Any, data: Any) -> Release:
     """What may leave the curator of this state."""

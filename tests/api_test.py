@@ -127,7 +127,7 @@ def test_auto_is_what_its_rule_chooses(unit):
   system = dpmf_jax.auto(**facts, scale=(1, 5), unit=unit)
   assert system.guarantee.unit == unit
   assert dpmf_jax.epsilon(system.guarantee, delta=1e-6) == pytest.approx(5)
-  name, settings = dpmf_jax.plans.auto.choice(unit, **facts)
+  name, settings = dpmf_jax.plans.auto.recommended(unit, **facts)
   named = getattr(dpmf_jax, name)(
     epsilon=5, delta=1e-6, scale=(1, 5), **settings
   )

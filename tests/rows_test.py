@@ -40,8 +40,9 @@ def test_rows_hold_each_rating_once(pairs, slots, slices, multiple):
   row, column = (np.array([p[k] for p in pairs], np.int32) for k in (0, 1))
   value = np.arange(1, len(pairs) + 1, dtype=np.float32)
   layout = rows(
-    row, column, value, 7, slots=slots, slices=slices, chunk_multiple=multiple
-  )
+    row, column, value, 7, 10,
+    slots=slots, slices=slices, chunk_multiple=multiple,
+  )  # fmt: skip
   assert layout.column.shape[1:] == (slices, slots)
   assert len(layout.column) % multiple == 0
   want = sorted(zip(row.tolist(), column.tolist(), value.tolist(), strict=True))
@@ -54,7 +55,7 @@ def test_slices_that_gather_near_columns_are_together():
   row, column = np.divmod(np.arange(300), 100)
   column = column * 200
   value = np.arange(1, 301, dtype=np.float32)
-  layout = rows(row, column, value, 3, slots=10, slices=4)
+  layout = rows(row, column, value, 3, 20_000, slots=10, slices=4)
   used = layout.length.reshape(-1) > 0
   near = layout.column[..., 0].reshape(-1)[used] // 8192
   assert (np.diff(near) >= 0).all()
@@ -63,6 +64,20 @@ def test_slices_that_gather_near_columns_are_together():
     assert (np.diff(layout.row.reshape(-1)[used][near == group]) >= 0).all()
   want = sorted(zip(row.tolist(), column.tolist(), value.tolist(), strict=True))
   assert entries(layout) == want
+
+
+@pytest.mark.parametrize(('row', 'column'), [(3, 0), (0, 5), (-1, 0), (0, -1)])
+def test_indices_beyond_the_table_are_refused(row, column):
+  with pytest.raises(ValueError, match=r'must be in 0\.\.'):
+    rows(np.array([0, row]), np.array([0, column]), np.ones(2), 3, 5)
+
+
+def test_rows_know_their_side_their_scale_and_the_other_side(small_ratings):
+  data = training_data(small_ratings)
+  for side, shape in (('user', (60, 40)), ('item', (40, 60))):
+    layout = getattr(data, f'by_{side}')
+    assert (layout.num_rows, layout.num_columns) == shape
+    assert (layout.side, layout.scale) == (side, (1.0, 5.0))
 
 
 def test_layout_does_not_depend_on_order(small_ratings):

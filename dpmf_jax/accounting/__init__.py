@@ -23,6 +23,7 @@ never added up.
 # ruff: noqa: F401
 from dpmf_jax.accounting import gaussian, pld, rdp, response
 from dpmf_jax.accounting.accountant import (
+  Accountable,
   bounds,
   delta,
   epsilon,

@@ -31,6 +31,45 @@ class Pair(NamedTuple):
   second: Ratings
 
 
+def check_pair(pair: Pair, unit: Unit, relation: Relation) -> None:
+  """Raises ValueError where a guarantee does not speak of such a pair."""
+  if (unit, relation) in (found := _kinds(pair)):
+    return
+  kinds = [f'unit={unit!r}, relation={relation!r}' for unit, relation in found]
+  raise ValueError(
+    f'pair={pair.name!r} has neighbours for {" and ".join(kinds) or "nothing"},'
+    f' but the guarantee speaks of unit={unit!r}, relation={relation!r}: use '
+    f'a pair of library_pairs({unit!r}, {relation!r}, scale)'
+  )
+
+
+def _kinds(pair: Pair) -> list[tuple[Unit, Relation]]:
+  """For which units and relations the two data sets are neighbours."""
+  if any(
+    not np.array_equal(getattr(pair.first, side), getattr(pair.second, side))
+    for side in ('user_ids', 'item_ids')
+  ):
+    return []
+  first, second = (
+    set(zip(*(x.tolist() for x in (r.user, r.item, r.value)), strict=True))
+    for r in (pair.first, pair.second)
+  )
+  gone, come = first - second, second - first
+  cells = {row[:2] for row in gone | come}
+  users = {user for user, _ in cells}
+  kept = {row[:2] for row in gone} == {row[:2] for row in come}
+  # A user who comes or goes has no ratings at all in the other data set.
+  alone = not come and not any(user in users for user, _, _ in second)
+  alone |= not gone and not any(user in users for user, _, _ in first)
+  holds: dict[tuple[Unit, Relation], bool] = {
+    ('rating', 'replace'): kept and len(cells) <= 1,
+    ('rating', 'add_remove'): len(gone) + len(come) <= 1,
+    ('user', 'replace'): kept and len(users) <= 1,
+    ('user', 'add_remove'): alone and len(users) <= 1,
+  }
+  return [kind for kind, true in holds.items() if true]
+
+
 def library_pairs(
   unit: Unit, relation: Relation, scale: tuple[float, float]
 ) -> tuple[Pair, ...]:

@@ -136,6 +136,8 @@ def sampler(
       none of them.
     mesh: devices that share the runs of a batch.
   """
+  for table in data:
+    training.check_data(system, table)
   init_key, ratio_key = jax.random.split(start_key)
   # The same start for both: it does not depend on the data.
   states = [

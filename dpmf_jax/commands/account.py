@@ -23,12 +23,14 @@ Plain mechanisms, here ten randomized responses:
   dpmf account --system=randomized_response --steps=10 \\
     --epsilon_per_release=1 --delta=1e-6
 
-Many answers in a table, also as CSV, and epsilon against steps as a picture:
+Many answers in a table, also as CSV, and epsilon against steps, or delta, as a
+picture:
 
   dpmf account --system=gaussian_mf --table=epsilon \\
     --epsilon=0.5,1,2 --steps=60 --csv=noise.csv
   dpmf account --system=gaussian --noise_multiplier=20 \\
     --table=steps --steps=100,200,400 --plot=steps.png
+  dpmf account --system=power_mf --epsilon=1 --plot=delta.png --plot_by=delta
 
 The certificate of a run, checked and in words:
 
@@ -59,11 +61,12 @@ from typing import Any, cast
 from absl import flags
 
 from dpmf_jax import accounting, plans
-from dpmf_jax.commands import accounts, cli, settings
+from dpmf_jax.commands import accounts, cli, plugins, settings
 from dpmf_jax.commands.accounts import Answer
 from dpmf_jax.plans import selection
 from dpmf_jax.plans.selection import Selected
 
+flags.adopt_module_key_flags(plugins)
 # What has several values in a table has a flag that takes a list.
 _FLAGS = settings.define(several=('steps', 'epsilon'))
 _STEPS, _EPSILON = _FLAGS['steps'], _FLAGS['epsilon']
@@ -89,7 +92,10 @@ _TABLE = flags.DEFINE_enum(
 )
 _CSV = flags.DEFINE_string('csv', None, 'File for the table, with all digits.')
 _PLOT = flags.DEFINE_string(
-  'plot', None, 'PNG file for epsilon against steps, at the same noise.'
+  'plot', None, 'PNG file for epsilon against --plot_by, at the same noise.'
+)
+_PLOT_BY = flags.DEFINE_enum(
+  'plot_by', 'steps', ['steps', 'delta'], 'What --plot is over.'
 )
 _CERTIFICATE = flags.DEFINE_string(
   'certificate', None, 'Folder of a run, whose certificate is to be shown.'
@@ -141,13 +147,13 @@ def _names(found: Sequence[flags.FlagHolder]) -> list[str]:
 
 # What --help shows together, and what not every system reads.
 GROUPS = {
-  'system': ('system',),
+  'system': ('system', 'plugin'),
   'privacy': (
     'variant', 'scale', 'epsilon', 'delta', 'relation', 'steps',
     'noise_multiplier', 'sigma', *_names(_OF_PLAIN),
   ),
   'a run or a ledger instead': ('certificate', 'ledger'),
-  'output': ('table', 'csv', 'plot', 'html', 'markdown'),
+  'output': ('table', 'csv', 'plot', 'plot_by', 'html', 'markdown'),
 }  # fmt: skip
 ONLY = {'sigma': ('gaussian_mf',)} | {
   flag.name: [k for k, read in _READS.items() if flag.name in _names(read)]
@@ -322,38 +328,44 @@ def _flat(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def draw(path: str, system: str, answer: Answer) -> None:
-  """Writes epsilon against steps as a picture, for the noise of the answer."""
+  """Writes epsilon against steps, or delta, for the noise of the answer."""
   from dpmf_jax.evaluation import plots
 
-  event, delta = answer.event, answer.values['delta']
-  exact = isinstance(event, accounting.Gaussian)
-  steps = plots.step_grid(answer.values['steps'], 60 if exact else 20)
-  proved: dict[str, list[float]] = {}
-  claimed: dict[str, list[float]] = {}
-  for count in steps:
-    part = accounting.prefix(event, count)
-    bounds = accounting.bounds(part, delta)
-    points = {
-      'RDP, Mironov': bounds['renyi_mironov'],
-      'RDP, Canonne et al.': bounds['renyi_canonne'],
-      'exact' if exact else 'smallest bound': min(bounds.values()),
-    }
-    for name, value in points.items():
-      proved.setdefault(name, []).append(value)
-    if answer.claim is not None:
-      claim = accounting.epsilon(accounting.prefix(answer.claim, count), delta)
-      claimed.setdefault('claimed by the paper', []).append(claim)
+  values, status = answer.values, answer.values['status']
+  claimed = status == 'claimed'
   name = f'{system} (paper)' if claimed else system
   for setting in ('noise_multiplier', 'epsilon_per_release'):
-    if setting in answer.values:
-      value = answer.values[setting]
-      name += f', {setting.replace("_", " ")} {value:.4g}'
+    if setting in values:
+      name += f', {setting.replace("_", " ")} {values[setting]:.4g}'
       break
-  plots.epsilon_by_steps(
+  if _PLOT_BY.value == 'delta':
+    return plots.epsilon_by_delta(
+      path,
+      answer.event,
+      claim=answer.claim,
+      status=status if answer.claim is None else 'proved',
+      title=f'{name}, {values["steps"]} steps',
+    )
+  many = 60 if isinstance(answer.event, accounting.Gaussian) else 20
+  steps, delta = plots.step_grid(values['steps'], many), values['delta']
+  parts = [accounting.prefix(answer.event, count) for count in steps]
+  points = [plots.bounds_shown(part, delta) for part in parts]
+  curves = {label: [each[label] for each in points] for label in points[0]}
+  claims = {}
+  if answer.claim is not None:
+    parts = [accounting.prefix(answer.claim, count) for count in steps]
+    claims['claimed by the paper'] = [
+      accounting.epsilon(part, delta) for part in parts
+    ]
+  elif claimed:
+    curves, claims = {}, {'claimed by the paper': [*curves.values()][-1]}
+  plots.epsilon_curves(
     path,
     steps,
-    proved=proved,
-    claimed=claimed,
+    x_label='steps',
+    curves=curves,
+    claimed=claims,
+    status=status,
     title=f'{name}, delta {delta:g}',
   )
 
@@ -434,7 +446,3 @@ def _refuse(variant: str, *unused: flags.FlagHolder[Any]) -> None:
   for flag in unused:
     if flag.value is not None:
       raise ValueError(f'--{flag.name} is not for {variant}')
-
-
-if __name__ == '__main__':
-  cli.run(main)

@@ -6,12 +6,16 @@ All of them on tiny data sets, whole runs by the thousand:
   dpmf audit --system=gaussian_mf --variant=sound
 
 A lower bound above the stated epsilon refutes it. Statements of papers are
-expected to be refuted; exit code 1 means that a proved one was, or one that
-was asked for with --variant.
+expected to be refuted; exit code 1 means that another one was, or one that was
+asked for with --variant.
 
 One run on a data set of real size, with canaries in it:
 
   dpmf audit --system=gaussian_mf --canaries=2000 --dataset=ml-100k
+
+A system of your own, in a module that registers it (`dpmf_jax.register`):
+
+  dpmf audit --plugin=my_module --system=my_system
 
 A search for data and settings that are worse than those in the library:
 
@@ -31,10 +35,12 @@ from typing import Any
 from absl import flags
 
 from dpmf_jax import plans
-from dpmf_jax.commands import cli
+from dpmf_jax.commands import plugins
 from dpmf_jax.plans import selection
 
 RUNS = {'quick': 20_000, 'full': 200_000}
+
+flags.adopt_module_key_flags(plugins)
 
 _SYSTEM = flags.DEFINE_string(
   'system', 'all', 'Which system to attack, or all of them.'
@@ -53,7 +59,11 @@ _RUNS = flags.DEFINE_integer(
   'runs', None, 'That many runs instead of what --mode says.', 400
 )
 _CONFIDENCE = flags.DEFINE_float(
-  'confidence', 0.999, 'In each lower bound.', 0.5, 0.999999
+  'confidence',
+  0.999,
+  'In all lower bounds of a variant together.',
+  0.5,
+  0.999999,
 )
 _OUTPUT = flags.DEFINE_string(
   'output', 'audit.json', 'File for all findings as JSON; - for stdout.'
@@ -90,6 +100,7 @@ def main(argv) -> int:
 
   # One device per core: each makes its share of the runs.
   jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
+  from dpmf_jax.auditing import results
   from dpmf_jax.keys import random_key
 
   chosen = _chosen()
@@ -101,12 +112,16 @@ def main(argv) -> int:
     attack = _pair_findings
   findings = list(attack(random_key(_SEED.value), chosen))
   report = {
-    **_summary(findings),
+    **_summary(results.worst(findings)),
     'seed': _SEED.value,
     'versions': {'jax': jax.__version__},
     'findings': [finding._asdict() for finding in findings],
   }
-  table = _table(findings)
+  table = (
+    f'{results.table(findings)}\n'
+    f'epsilon at delta = {findings[0].delta:g}; lower bounds of one variant '
+    f'hold together with {100 * _CONFIDENCE.value:g}% confidence'
+  )
   if _OUTPUT.value == '-':
     print(table, file=sys.stderr)
     print(json.dumps(report, indent=2))
@@ -118,15 +133,14 @@ def main(argv) -> int:
   wrong = [
     finding
     for finding in findings
-    if finding.refuted and (finding.status == 'proved' or _VARIANT.value)
+    if finding.refuted and (finding.status != 'claimed' or _VARIANT.value)
   ]
   return 1 if wrong else 0
 
 
 def _chosen() -> list[tuple[str, str]]:
   """The systems and variants that the flags name."""
-  known = [(n, v) for n, spec in plans.SPECS.items() for v in spec.cases]
-
+  known = [(n, v) for n, spec in plans.SPECS.items() for v in spec.variants]
   chosen = [
     (name, variant)
     for name, variant in known
@@ -142,25 +156,31 @@ def _chosen() -> list[tuple[str, str]]:
 
 
 def _pair_findings(key, chosen) -> Iterator[Any]:
+  import jax
   import tqdm
 
   from dpmf_jax import auditing
   from dpmf_jax.rows import device_mesh
 
-  runs = _RUNS.value or RUNS[_MODE.value]
-  attacked = [t for case in chosen for t in auditing.targets(*case)]
-  total = 2 * runs * len(attacked)
-  with tqdm.tqdm(total=total, unit='run', unit_scale=True) as bar:
-    for finding in auditing.audit(
-      key,
-      attacked,
-      runs=runs,
-      confidence=_CONFIDENCE.value,
-      mesh=device_mesh(_DEVICES.value),
-      progress=bar.update,
-    ):
-      bar.set_description(f'{finding.system} {finding.variant}')
-      yield finding
+  mesh = device_mesh(_DEVICES.value)
+  for place, (name, variant) in enumerate(chosen):
+    with tqdm.tqdm(
+      unit='run', unit_scale=True, desc=f'{name} {variant}', leave=False
+    ) as bar:
+
+      def progress(done, total, bar=bar):
+        bar.total = total
+        bar.update(done - bar.n)
+
+      yield from auditing.audit(
+        name,
+        key=jax.random.fold_in(key, place),
+        variant=variant,
+        runs=_RUNS.value or RUNS[_MODE.value],
+        confidence=_CONFIDENCE.value,
+        mesh=mesh,
+        progress=progress,
+      ).findings
 
 
 def _canary_findings(key, chosen, number: int) -> Iterator[Any]:
@@ -215,17 +235,17 @@ def _searched_findings(key, chosen, seconds: float) -> Iterator[Any]:
         search_key,
         name,
         variant,
-        plans.SPECS[name].cases[variant][0],
+        auditing.cases(name, variant)[0],
         seconds=seconds,
         mesh=mesh,
         progress=progress,
       )
     if _FOUND.value:
       found.add(record, pathlib.Path(_FOUND.value))
-    for other in plans.SPECS[name].cases:
+    for other in plans.SPECS[name].variants:
       target = auditing.found_target(record, other)
       if target is not None:
-        yield from auditing.audit(
+        yield from auditing.findings(
           run_key,
           [target],
           runs=_RUNS.value or RUNS[_MODE.value],
@@ -234,59 +254,14 @@ def _searched_findings(key, chosen, seconds: float) -> Iterator[Any]:
         )
 
 
-def _summary(findings: list[Any]) -> dict[str, Any]:
-  """The finding that is closest to, or farthest above, what is stated."""
-  stated = [f for f in findings if f.stated is not None] or findings
-  worst = max(stated, key=lambda f: f.lower_bound - (f.stated or 0.0))
+def _summary(worst: Any) -> dict[str, Any]:
+  """Of the finding closest to, or farthest above, what is stated."""
+  said = dict.fromkeys(('claimed', 'proved', 'stated'))
+  if worst.stated is not None:
+    said[worst.status] = worst.stated
   return {
-    'claimed': worst.stated if worst.status == 'claimed' else None,
-    'proved': worst.stated if worst.status == 'proved' else None,
+    **said,
     'lower_bound': worst.lower_bound,
-    'confidence': worst.confidence,
+    'confidence': _CONFIDENCE.value,
     'verdict': worst.verdict,
   }
-
-
-def _table(findings: list[Any]) -> str:
-  """One line for each statement: the attack on it that measured most."""
-  worst: dict[tuple, Any] = {}
-  for finding in findings:
-    stated = None if finding.stated is None else round(finding.stated, 6)
-    key = (finding.system, finding.variant, finding.relation, stated)
-    if key not in worst or finding.lower_bound > worst[key].lower_bound:
-      worst[key] = finding
-  head = (
-    'system', 'variant', 'unit', 'relation', 'stated', 'measured', 'runs',
-    'verdict', 'pair',
-  )  # fmt: skip
-  rows = [
-    (
-      f.system,
-      f.variant,
-      f.unit,
-      f.relation,
-      '-' if f.stated is None else f'{f.status} {f.stated:.3g}',
-      f'>= {f.lower_bound:.3f}',
-      f'{2 * f.runs:,}' if f.runs > 1 else '1',
-      f.verdict,
-      f.pair,
-    )
-    for f in worst.values()
-  ]
-  widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-  lines = [
-    '  '.join(
-      cell.ljust(width) for cell, width in zip(row, widths, strict=True)
-    )
-    for row in (head, *rows)
-  ]
-  first = findings[0]
-  lines.append(
-    f'epsilon at delta = {first.delta:g}; each lower bound holds with '
-    f'{100 * first.confidence:g}% confidence'
-  )
-  return '\n'.join(line.rstrip() for line in lines)
-
-
-if __name__ == '__main__':
-  cli.run(main)

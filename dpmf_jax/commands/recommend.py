@@ -31,7 +31,7 @@ from typing import Any
 
 from absl import flags
 
-from dpmf_jax.commands import cli
+from dpmf_jax.commands import reading
 
 _MODEL = flags.DEFINE_string(
   'model', None, 'The --output folder of dpmf train.', required=True
@@ -42,9 +42,7 @@ _USERS = flags.DEFINE_list(
 _RATINGS = flags.DEFINE_string(
   'ratings', None, 'A file of ratings by new users, who are folded in.'
 )
-_FORMAT = flags.DEFINE_string(
-  'format', 'auto', 'Format of --ratings; auto goes by name and content.'
-)
+flags.adopt_module_key_flags(reading)
 _SIMILAR_TO = flags.DEFINE_list(
   'similar_to', None, "Original ids of items, or 'all'."
 )
@@ -55,6 +53,12 @@ _FILTER_SEEN = flags.DEFINE_bool(
 _OUTPUT = flags.DEFINE_string(
   'output', None, 'A .csv or .parquet file to write; a table is printed else.'
 )
+
+GROUPS = {
+  'lists': ('model', 'users', 'similar_to', 'k', 'filter_seen'),
+  'new users': ('ratings', *reading.FLAGS),
+  'output': ('output',),
+}
 
 
 def _columns(rows: list[Any], titles: bool) -> dict[str, Any]:
@@ -79,7 +83,7 @@ def _found(model) -> list[Any]:
   users = None
   if _RATINGS.value is not None:
     ratings = formats.read(
-      _RATINGS.value, scale=model.scale, format=_FORMAT.value
+      _RATINGS.value, scale=model.scale, **reading.options()
     )
     model = folding.fold_in(model, ratings)
   else:
@@ -115,6 +119,8 @@ def main(argv) -> None:
       'pass one of --users=ID,ID (or all), --ratings=FILE of new users and '
       '--similar_to=ITEM,ITEM'
     )
+  if _RATINGS.value is None:
+    reading.check_unused('--users or --similar_to')
   path = Path(_OUTPUT.value) if _OUTPUT.value else None
   if path is not None:
     writing.check_suffix(path)
@@ -144,7 +150,3 @@ def _name(model, row) -> str:
   """Of the user, or of the item that others are similar to."""
   title = None if row._fields[0] == 'user' else model.titles.get(str(row[0]))
   return f'{row[0]}' if title is None else f'{title} [{row[0]}]'
-
-
-if __name__ == '__main__':
-  cli.run(main)

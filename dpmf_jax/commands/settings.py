@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from absl import flags
 
 from dpmf_jax import plans
+from dpmf_jax.commands import plugins  # noqa: F401, before flags are made
 from dpmf_jax.plans.settings import Setting, settings_of
 
 # What is defined here belongs to the command that asks for it.

@@ -160,19 +160,17 @@ def threshold() -> Any:
   return None if _THRESHOLD.value is None else _rule()
 
 
-def attach(ratings: Ratings, *, path: str | None, format: str) -> Ratings:
+def attach(ratings: Ratings, *, path: str | None, **layout: Any) -> Ratings:
   """`ratings` with the specification that the flags name, if any.
 
   Args:
     ratings: before any split.
     path: the file that they are from, or None.
-    format: of that file.
+    **layout: of that file; see `reading.layout`.
   """
   if _COLUMN.value is not None:
     assert path is not None  # see `check`
-    return specification.from_column(
-      ratings, path, _COLUMN.value, format=format
-    )
+    return specification.from_column(ratings, path, _COLUMN.value, **layout)
   if _FILE.value is not None:
     return specification.from_user_table(ratings, _table(_FILE.value))
   if _SPECIFICATION.value == 'fractions':

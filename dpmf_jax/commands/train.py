@@ -49,10 +49,18 @@ from typing import Any
 from absl import flags
 
 from dpmf_jax import plans
-from dpmf_jax.commands import cli, settings, specifications
+from dpmf_jax.commands import (
+  cli,
+  plugins,
+  reading,
+  settings,
+  specifications,
+)
 
 _SETTINGS = settings.define()
+flags.adopt_module_key_flags(reading)
 flags.adopt_module_key_flags(specifications)
+flags.adopt_module_key_flags(plugins)
 
 _SYSTEM = flags.DEFINE_enum(
   'system',
@@ -78,9 +86,6 @@ _DATASET = flags.DEFINE_string(
   'dataset', None, 'A named data set, such as ml-100k, ml-1m or synthetic-1m.'
 )
 _RATINGS = flags.DEFINE_string('ratings', None, 'A ratings file, instead.')
-_FORMAT = flags.DEFINE_string(
-  'format', 'auto', 'Format of --ratings; auto goes by name and content.'
-)
 _SCALE = flags.DEFINE_list(
   'scale',
   ['1', '5'],
@@ -180,15 +185,15 @@ _BUDGET_EPSILON = flags.DEFINE_string(
 # What --help shows together, and what not every system reads.
 GROUPS = {
   'data': (
-    'dataset', 'data_dir', 'ratings', 'format', 'scale', 'titles', 'item_ids',
-    'user_ids', 'num_users', 'user_features', 'attributes', 'test_fraction',
-    'split_seed',
+    'dataset', 'data_dir', 'ratings', 'scale', *reading.FLAGS, 'titles',
+    'item_ids', 'user_ids', 'num_users', 'user_features', 'attributes',
+    'test_fraction', 'split_seed',
   ),
   'privacy': (
     'epsilon', 'delta', 'unit', 'relation', 'variant', *specifications.FLAGS,
     'ledger', 'budget_epsilon', 'seed',
   ),
-  'system': ('system',),
+  'system': ('system', 'plugin'),
   'output': ('output', 'overwrite', 'ranking_k', 'ranking_threshold'),
 }  # fmt: skip
 ONLY = {
@@ -228,6 +233,11 @@ def _arguments() -> dict[str, Any]:
   """The flags as arguments of `dpmf_jax.train`."""
   from dpmf_jax.ratings.table import with_public_ids
 
+  if _SEED.value is not None and _LEDGER.value is not None:
+    raise ValueError(
+      '--seed is for experiments: noise that whoever knows the seed can remove '
+      'is no protection that a --ledger could count; leave one of them out'
+    )
   asked_for = _SYSTEM.value
   personalized = asked_for != 'auto' and plans.SPECS[asked_for].personalized
   specifications.check(
@@ -237,7 +247,7 @@ def _arguments() -> dict[str, Any]:
     epsilon=_SETTINGS['epsilon'].value,
   )
   ratings = with_public_ids(
-    specifications.attach(_load(), path=_RATINGS.value, format=_FORMAT.value),
+    specifications.attach(_load(), path=_RATINGS.value, **reading.layout()),
     users=_ids(_USER_IDS, 'user'),
     items=_ids(_ITEM_IDS, 'item'),
     num_users=_NUM_USERS.value,
@@ -278,15 +288,16 @@ def _load():
 
   dataset, path = _DATASET.value, _RATINGS.value
   if dataset is not None and path is None:
+    reading.check_unused('--dataset')
     return catalog.load(dataset, data_dir=_DATA_DIR.value)
   if path is None or dataset is not None:
     raise ValueError('pass one of --dataset=NAME and --ratings=FILE')
   titles = formats.read_titles(_TITLES.value) if _TITLES.value else None
   return formats.read(
     path,
-    format=_FORMAT.value,
     scale=cli.scale(_SCALE.value),
     titles=titles,
+    **reading.options(),
   )
 
 
@@ -338,7 +349,3 @@ def _budget() -> Any:
     raise ValueError(
       f"--budget_epsilon={value} must be a number or 'unlimited'"
     ) from None
-
-
-if __name__ == '__main__':
-  cli.run(main)

@@ -16,13 +16,14 @@ import numpy as np
 
 from dpmf_jax.kernels.gradients import error_counts, squared_error
 from dpmf_jax.ratings.table import Ratings
-from dpmf_jax.rows import Rows, put_rows, rows
+from dpmf_jax.rows import Rows, check_side, put_rows, rows
 from dpmf_jax.serving.models import Model, indices
 from dpmf_jax.types import Factors, Release
 
 
 @jax.jit  # Every report of a run has one: many small operations.
 def _rmse(release: Release, rows: Rows, low, high):
+  check_side(rows, 'user')
   total, count = squared_error(
     rows,
     release.factors.user,
@@ -62,7 +63,7 @@ def rmse(
     ratings: with the id lists that a release was trained with, or its
       `training_data(ratings).by_user`.
     scale: predictions are clipped to this; that of the model or of the ratings
-      by default. Rows have none, and then nothing is clipped.
+      by default.
   """
   model = getattr(model, 'model', model)
   if isinstance(model, Model):
@@ -77,10 +78,11 @@ def rmse(
       f'model of type {type(model).__name__} must be a Model, a Release, or '
       'have one as its `model`'
     )
+  scale = scale or getattr(ratings, 'scale', None)
   if isinstance(ratings, Ratings):
-    scale = scale or ratings.scale
     index = ratings.user, ratings.item
-    ratings = put_rows(rows(*index, ratings.value, ratings.num_users))
+    sizes = ratings.num_users, ratings.num_items
+    ratings = put_rows(rows(*index, ratings.value, *sizes, side='user'))
   _check_sides(model, ratings)
   return float(release_rmse(model, ratings, scale))
 
@@ -111,10 +113,10 @@ def _check_sides(release: Release, rows: Any) -> None:
       'are not released: the curator has both in system.model(state, data), '
       'others fold users in by their own ratings, fold_in(model, ratings)'
     )
-  last = int(jnp.max(rows.column))
-  if rows.num_rows != len(user) or last >= len(item):
+  check_side(rows, 'user')
+  if (rows.num_rows, rows.num_columns) != (len(user), len(item)):
     raise ValueError(
-      f'ratings of {rows.num_rows} rows and at least {last + 1} columns do not '
+      f'ratings of {rows.num_rows} users for {rows.num_columns} items do not '
       f'fit a model of {len(user)} users and {len(item)} items: give Ratings '
       'with the id lists of the training ratings, or their '
       'training_data(ratings).by_user'
@@ -123,6 +125,7 @@ def _check_sides(release: Release, rows: Any) -> None:
 
 @jax.jit  # As above.
 def _error_counts(rows: Rows, release: Release, errors, low, high):
+  check_side(rows, 'user')
   return error_counts(
     rows,
     release.factors.user,

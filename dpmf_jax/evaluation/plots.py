@@ -6,9 +6,13 @@ import io
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
+
+from dpmf_jax import accounting
 from dpmf_jax.files import write_bytes
+from dpmf_jax.types import Guarantee
 
 
 def axes_of(width: float = 7, height: float = 4.2) -> Any:
@@ -122,31 +126,90 @@ def step_grid(steps: int, points: int = 60) -> list[int]:
   return sorted(spread | {steps})
 
 
-def epsilon_by_steps(
+def bounds_shown(
+  guarantee_or_event: accounting.Accountable, delta: float
+) -> dict[str, float]:
+  """Epsilons at `delta` by the labels of their curves; the smallest is last."""
+  found = accounting.bounds(guarantee_or_event, delta)
+  named = {
+    'renyi_mironov': 'RDP, Mironov',
+    'renyi_canonne': 'RDP, Canonne et al.',
+  }
+  shown = {label: found[rule] for rule, label in named.items() if rule in found}
+  exact = found.keys() - named.keys() == {'exact'}
+  return shown | {'exact' if exact else 'smallest bound': min(found.values())}
+
+
+def epsilon_by_delta(
   path: str | Path,
-  steps: Sequence[int],
+  guarantee_or_event: accounting.Accountable,
   *,
-  proved: Mapping[str, Sequence[float]],
-  claimed: Mapping[str, Sequence[float]],
+  claim: accounting.ClaimedEvent | None = None,
+  deltas: Sequence[float] | None = None,
+  status: str = 'proved',
   title: str,
 ) -> None:
-  """Writes a PNG of epsilon against steps, claims apart from what is proved.
+  """Writes a PNG of epsilon against delta, by the rules that matter.
+
+  Args:
+    path: of the picture.
+    guarantee_or_event: what is accounted for.
+    claim: of a paper about the same noise, to be shown beside it.
+    deltas: if None, from 1e-12 or from what the ends of noise cost to 0.1.
+    status: of what is said, where that is an event.
+    title: above the picture.
+  """
+  if isinstance(guarantee_or_event, Guarantee):
+    status = guarantee_or_event.status
+  # Where little is left of delta, epsilon is without bounds.
+  least = max(1e-12, 2 * accounting.uncovered(guarantee_or_event))
+  # Loss distributions take half a second for each delta.
+  slow = 'pld' in accounting.bounds(guarantee_or_event, 0.1)
+  x = deltas or np.geomspace(least, 0.1, 12 if slow else 41).tolist()
+  points = [bounds_shown(guarantee_or_event, delta) for delta in x]
+  curves = {label: [each[label] for each in points] for label in points[0]}
+  claimed = {}
+  if claim is not None:
+    claimed['claimed by the paper'] = accounting.epsilon(claim, x).tolist()
+  if status == 'claimed':
+    curves, claimed = {}, {'claimed by the paper': [*curves.values()][-1]}
+  epsilon_curves(
+    path,
+    x,
+    x_label='delta',
+    curves=curves,
+    claimed=claimed,
+    status=status,
+    title=title,
+  )
+
+
+def epsilon_curves(
+  path: str | Path,
+  x: Sequence[float],
+  *,
+  x_label: Literal['steps', 'delta'],
+  curves: Mapping[str, Sequence[float]],
+  claimed: Mapping[str, Sequence[float]],
+  status: str,
+  title: str,
+) -> None:
+  """Writes a PNG of epsilons over `x`, claims apart from what holds.
 
   Claims are dashed and red, and a line under the title says what they are.
+  `status` is that of `curves`: 'proved', or 'stated' by somebody else.
   """
   axes = axes_of(7, 4.6)
   for (label, values), colour in zip(
-    proved.items(), ('#8fb3d9', '#4079b5', '#173f6b'), strict=False
+    curves.items(), ('#8fb3d9', '#4079b5', '#173f6b'), strict=False
   ):
-    text = f'{label} (same noise)' if claimed else f'{label} (proved)'
-    # Dots where there are too few steps for a line.
-    mark = '.' if len(steps) < 10 else ''
-    axes.plot(
-      steps, values, color=colour, linewidth=2.4, marker=mark, label=text
-    )
+    text = f'{label} (same noise)' if claimed else f'{label} ({status})'
+    # Dots where there are too few points for a line.
+    mark = '.' if len(x) < 10 else ''
+    axes.plot(x, values, color=colour, linewidth=2.4, marker=mark, label=text)
     axes.annotate(
       f'{values[-1]:.3g}',
-      (steps[-1], values[-1]),
+      (x[-1], values[-1]),
       xytext=(4, 0),
       textcoords='offset points',
       va='center',
@@ -155,7 +218,7 @@ def epsilon_by_steps(
     )
   for label, values in claimed.items():
     axes.plot(
-      steps,
+      x,
       values,
       color='#b3261e',
       linestyle=(0, (4, 3)),
@@ -164,8 +227,14 @@ def epsilon_by_steps(
     )
   axes.set_ylim(bottom=0)
   axes.margins(x=0.06)
+  if x_label == 'delta':
+    axes.set_xscale('log')
   note = 'all curves are proved upper bounds'
-  if claimed:
+  if status == 'stated':
+    note = 'upper bounds for what the author of the system states'
+  if claimed and not curves:
+    note = 'a claim of the paper, not a guarantee'
+  elif claimed:
     note = (
       'dashed: a claim of the paper. solid: proved for the same noise,\n'
       'but only if nothing else leaked, which is not so for this algorithm'
@@ -173,9 +242,9 @@ def epsilon_by_steps(
   write(
     path,
     axes,
-    x_label='steps',
+    x_label=x_label,
     y_label='epsilon',
     title=f'{title}\n{note}',
     mode=None,
-    loc='lower right',
+    loc='lower right' if x_label == 'steps' else 'upper right',
   )

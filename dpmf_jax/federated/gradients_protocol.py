@@ -72,11 +72,13 @@ def _prepare(plan: Plan, node: Node, ratings: Triples) -> Hosted:
   order = np.lexsort((ratings[1], ratings[0]))
   user, item, value = (part[order] for part in ratings)
   each = np.bincount(user, minlength=node.size).astype(np.uint32)
-  own = put_rows(rows(user, item, value, node.size))
+  own = put_rows(
+    rows(user, item, value, node.size, plan.num_items, side='user')
+  )
   return Hosted(user, item, value, each, own)
 
 
-def _hyper(plan: Plan) -> untrusted_rounds.Hyper:
+def _hyper(plan: Plan) -> Any:
   return untrusted_rounds.hyper_of(plan.config, plan.num_users)
 
 

@@ -49,7 +49,7 @@ def _capacity(plan: Plan) -> int:
 
 
 def _prepare(plan: Plan, node: Node, ratings: Triples) -> tuple[Rows, Blocks]:
-  own = put_rows(rows(*ratings, node.size))
+  own = put_rows(rows(*ratings, node.size, plan.num_items, side='user'))
   return own, client_blocks(own, plan.num_items)
 
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
-from dpmf_jax.rows import Data, Rows
+from dpmf_jax.rows import Data, Rows, check_side
 from dpmf_jax.types import Factors
 
 
@@ -45,7 +45,6 @@ def row_gradient(
   Privacy: none is promised; see `lattice.row_gradient`.
   """
   chex.assert_rank([row_factors, column_factors], 2)
-  chex.assert_axis_dimension(row_factors, 0, rows.num_rows)
   chex.assert_equal_shape([row_factors, column_factors], dims=1)
   rank = row_factors.shape[1]
   if weight is not None:
@@ -87,7 +86,17 @@ def gradients(
   `user_scale` [U] and `item_scale` [I] shrink the *other* side's factors
   where they enter a gradient, and `weights` are of ratings in either
   orientation (see `row_gradient`).
+
+  Privacy: none is promised: what a private mechanism may query is
+  `noisy_gradients`.
+
+  >>> matrix = jnp.array([[5.0, jnp.nan], [jnp.nan, 3.0]])
+  >>> factors = Factors(user=jnp.ones((2, 1)), item=jnp.ones((2, 1)))
+  >>> print(gradients(dense_data(matrix), factors, offset=3.0).item.ravel())
+  [-1.  1.]
   """
+  check_side(data.by_user, 'user')
+  check_side(data.by_item, 'item')
   return Factors(
     user=row_gradient(
       data.by_user,
@@ -120,6 +129,14 @@ def squared_error(
   """The sum of squared errors and the number of ratings.
 
   Predictions are clipped to [low, high] first.
+
+  Privacy: none; for the eyes of who holds the ratings.
+
+  >>> data = dense_data(jnp.array([[5.0, jnp.nan], [jnp.nan, 3.0]]))
+  >>> total, count = squared_error(data.by_user, jnp.ones((2, 1)),
+  ...                              jnp.ones((2, 1)), offset=3.0)
+  >>> float(total), int(count)
+  (2.0, 2)
   """
 
   def slice_sums(chunk: Chunk, *model):

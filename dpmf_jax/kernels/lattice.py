@@ -28,7 +28,7 @@ from dpmf_jax.accounting.rounding import (
 from dpmf_jax.kernels.slices import Chunk, exact_sums, pad_rank
 from dpmf_jax.mechanisms.clipping import slack
 from dpmf_jax.mechanisms.noise import LatticeNoise, lattice_noise
-from dpmf_jax.rows import Data, Rows
+from dpmf_jax.rows import Data, Rows, check_side
 from dpmf_jax.types import Factors
 
 FACTOR_BITS = PRODUCT_BITS - RESIDUAL_BITS
@@ -89,7 +89,6 @@ def row_gradient(
   each of D coordinates by one spacing more.
   """
   chex.assert_rank([side.counts, columns.counts], 2)
-  chex.assert_axis_dimension(side.counts, 0, rows.num_rows)
   chex.assert_equal_shape([side.counts, columns.counts], dims=1)
   chex.assert_scalar_in(rows.column.shape[-1], 1, MAX_SLOTS)
   rank = side.counts.shape[1]
@@ -127,6 +126,8 @@ def gradients(
   data: Data, factors: Factors, *, clip_norm: jax.Array, **common: Any
 ) -> Factors:
   """`row_gradient` of both sides, at the same factors."""
+  check_side(data.by_user, 'user')
+  check_side(data.by_item, 'item')
   user, item = (columns(side, clip_norm) for side in factors)
   return Factors(
     user=row_gradient(data.by_user, user, item, **common),

@@ -68,7 +68,12 @@ def sum_over_slices(
     columns: a tree of tables [num_columns, ...], for `Chunk.column`.
     sides: a tree of tables [num_rows, ...], for `Chunk.row`.
     *operands: trees of arrays that every chunk reads whole.
+
+  A table of another length is a ValueError: what is gathered beyond its end
+  would be some other row of it.
   """
+  _check_length('columns', columns, rows.num_columns)
+  _check_length('rows', sides, rows.num_rows)
 
   def local(rows: Rows, columns: Any, sides: Any, *operands: Any) -> jax.Array:
     slots = jnp.arange(rows.column.shape[-1])[None, :]
@@ -145,6 +150,15 @@ def exact_sums(
   sums = sum_over_slices(parts, rows, columns, sides, shift, *operands)
   high, low = jnp.split(sums, 2, axis=1) if wide else (0, sums)
   return high + ((low + (jnp.int32(1) << shift >> 1)) >> shift)
+
+
+def _check_length(name: str, tables: Any, length: int) -> None:
+  for table in jax.tree.leaves(tables):
+    if table.shape[0] != length:
+      raise ValueError(
+        f'the table of {name} is [{", ".join(map(str, table.shape))}], but the '
+        f'ratings have {length} {name}: give it {length} rows'
+      )
 
 
 def row_counts(rows: Rows) -> jax.Array:

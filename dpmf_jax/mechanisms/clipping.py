@@ -38,7 +38,16 @@ def clip_scale(rows: jax.Array, norm: jax.Array | float) -> jax.Array:
 
 
 def clip_rows(rows: jax.Array, norm: jax.Array | float) -> jax.Array:
-  """`rows` [R, D] with every row shortened to norm <= `norm`."""
+  """`rows` [R, D] with every row shortened to norm <= `norm`.
+
+  Privacy: bounds what a row adds to a sum, also in float32; no privacy by
+  itself, since there is no noise. A row that is not finite becomes zeros.
+
+  >>> rows = jnp.array([[3.0, 4.0], [0.3, 0.4]])
+  >>> print(np.round(clip_rows(rows, 1.0), 3))
+  [[0.6 0.8]
+   [0.3 0.4]]
+  """
   scale = clip_scale(rows, norm)[..., None]
   # A scale of 0 marks a row that is not finite: 0 * inf would be NaN.
   return jnp.where(scale == 0, 0.0, rows * scale)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,14 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
+from dpmf_jax.accounting.events import checked_positive
 from dpmf_jax.accounting.rounding import (
   DITHER_BITS,
   MAX_STD,
   dither_bits,
   rounded_up,
 )
+from dpmf_jax.accounting.sensitivity import ROUNDED_UP
 from dpmf_jax.rows import AXIS
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -206,3 +208,76 @@ def lattice_noise(
     jnp.float32(spacing),
     jnp.int32(dither_bits(largest, spacing)),
   )
+
+
+# Operation by operation they take seconds the first time.
+_draws = jax.jit(draws, static_argnums=1)
+
+
+def gaussian_noise(
+  key: jax.Array, tree: Any, std: float, *, spacing: float = 1.0
+) -> Any:
+  """`tree` of integers, times `spacing`, with noise N(0, std^2) on each number.
+
+  Args:
+    key: used for this once and never again.
+    tree: of int32, or of smaller integers, at most 2^30 in size: exact counts,
+      or exact sums of what was rounded to multiples of `spacing`. Floats are
+      refused: their own rounding would tell of them.
+    std: of the noise, a Python number; at most 2^22 times `spacing`.
+    spacing: what an integer counts.
+
+  Returns:
+    float32, multiples of `spacing`.
+
+  Privacy: the Gaussian mechanism with multiplier m = std / sensitivity, the
+  latter the largest L2 norm by which a record moves all the numbers, times
+  `spacing`: `accounting.Gaussian(m, 1, tails.uncovered(m, n))` where a record
+  moves n of them. See `LatticeNoise.add`; noise is a millionth larger.
+
+  >>> counts = {'men': jnp.array([12, 7]), 'women': jnp.array([9, 14])}
+  >>> noisy = gaussian_noise(jax.random.key(0), counts, std=2.0)
+  >>> noisy['men'].tolist(), noisy['women'].tolist()
+  ([11.0, 8.0], [9.0, 14.0])
+  """
+  std = checked_positive('std', std)
+  return with_noise(tree, std, spacing, lambda shapes: _draws(key, shapes))
+
+
+def with_noise(
+  tree: Any,
+  size: float,
+  spacing: float,
+  drawn: Callable[[tuple[tuple[int, ...], ...]], Sequence[Draws]],
+) -> Any:
+  """`tree` of integers times `spacing`, with `size` times what is `drawn`."""
+  leaves, structure = jax.tree.flatten(tree)
+  for leaf in leaves:
+    if not np.can_cast(jnp.result_type(leaf), np.int32):
+      raise TypeError(
+        f'noise is private on integers alone, of at most 32 bits, but a leaf '
+        f'is {jnp.result_type(leaf)}: sum what is rounded to a lattice '
+        '(noisy_sum does), or use nonprivate_gaussian_noise'
+      )
+  spacing = checked_positive('spacing', spacing)
+  leaves = [jnp.asarray(leaf, jnp.int32) for leaf in leaves]
+  limit = f'{spacing=}: at most 2^22 of them; use a larger one'
+  noise = lattice_noise(size * ROUNDED_UP, spacing, limit=limit)
+  drawn_leaves = drawn(tuple(leaf.shape for leaf in leaves))
+  return structure.unflatten(map(noise.add, leaves, drawn_leaves))
+
+
+def nonprivate_gaussian_noise(key: jax.Array, tree: Any, std: Any) -> Any:
+  """`tree` of floats with noise N(0, std^2) on each number; not private.
+
+  Privacy: none is promised. The sums that it is added to are rounded by their
+  other terms, and what float32 can be after noise tells what it was before.
+
+  >>> noisy = nonprivate_gaussian_noise(jax.random.key(0), jnp.zeros(2), 1.0)
+  >>> print(np.round(noisy, 2))
+  [2.01 1.09]
+  """
+  leaves, structure = jax.tree.flatten(tree)
+  drawn = _draws(key, tuple(jnp.shape(leaf) for leaf in leaves))
+  noisy = [x + std * z.value for x, z in zip(leaves, drawn, strict=True)]
+  return structure.unflatten(noisy)

@@ -1,4 +1,7 @@
-"""Two-stage randomized response: a permanent one, and one in each round.
+"""Randomized response of bits, and one in two stages.
+
+`randomized_response` answers once. In two stages there is a permanent answer,
+and one to that in each round.
 
 Reference: Jiang, Li and Lin (2019), section 3.2, after RAPPOR (Erlingsson,
 Pihur and Korolova 2014). `accounting.claimed_sdcf_response` gives f, p and q.
@@ -15,8 +18,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from dpmf_jax.accounting.claims.sdcf import Response
+from dpmf_jax.accounting.events import checked_epsilon
+from dpmf_jax.accounting.records import COINS, MAX_EPSILON, lie_coins
 from dpmf_jax.mechanisms import noise
 
 _WORDS = 2.0**32
@@ -55,22 +61,117 @@ def coins(response: Response) -> Coins:
   )
 
 
+def as_bits(bits: jax.Array) -> jax.Array:
+  """`bits` as bool: they must be bool, or integers that are 0 or 1.
+
+  In a trace, where values are not known, an integer that is not 0 is 1, so
+  that nothing else of it can be told from an answer.
+  """
+  bits = jnp.asarray(bits)
+  if bits.dtype == jnp.bool_:
+    return bits
+  if not jnp.issubdtype(bits.dtype, jnp.integer):
+    raise TypeError(
+      f'bits are {bits.dtype}, but must be bool, or integers that are 0 or 1'
+    )
+  if not isinstance(bits, Tracer):
+    values = np.asarray(bits)
+    if (wrong := values[(values != 0) & (values != 1)]).size:
+      raise ValueError(f'bits have a {wrong[0]}, but must be 0 or 1')
+  return bits != 0
+
+
+def _check_coins(**coins: Any) -> None:
+  """Raises TypeError for what is not uint32, such as a probability."""
+  for name, value in coins.items():
+    if getattr(value, 'dtype', None) != np.uint32:
+      raise TypeError(
+        f'{name}={value!r} must be of uint32: of 2^32 words, how many say yes, '
+        'as `coins` gives it; `randomized_response` takes an epsilon'
+      )
+
+
+def randomized_response(
+  key: jax.Array, bits: jax.Array, epsilon: float
+) -> jax.Array:
+  """`bits`, each turned into its opposite with probability 1/(1 + e^epsilon).
+
+  Args:
+    key: used for this once and never again.
+    bits: bool, or integers that are 0 or 1; see `as_bits`.
+    epsilon: of one bit; a Python number in 0..20.
+
+  Privacy: an answer to one bit is epsilon-DP, with no floating point in it: the
+  chance to lie is of whole 2^-32, rounded up. Who has n bits that may change
+  has n epsilon (`accounting.RandomizedResponse(epsilon, 2, n)`), and a second
+  answer to the same bits costs as much again.
+
+  >>> key, bits = jax.random.key(0), jnp.arange(1000) < 250
+  >>> answers = randomized_response(key, bits, epsilon=2.0)
+  >>> int((answers != bits).sum()), int(debiased_counts(answers, epsilon=2.0))
+  (120, 245)
+  """
+  return _permanent(key, as_bits(bits), jnp.asarray(_lies(epsilon)))
+
+
+def debiased_counts(
+  answers: jax.Array, epsilon: float, *, axis: int = 0
+) -> jax.Array:
+  """Unbiased estimates of how many true bits were one, from answers to them.
+
+  Args:
+    answers: of `randomized_response` with the same `epsilon`, which is above 0.
+    epsilon: of one bit.
+    axis: over which answers are counted.
+
+  With q the chance to lie, n answers of which k are true ones have a mean of
+  n q + k (1 - 2 q).
+
+  Privacy: post-processing of the answers, at no cost.
+
+  >>> answers = jnp.array([[1, 0], [1, 0], [0, 1]])
+  >>> debiased_counts(answers, epsilon=float(np.log(3.0))).tolist()
+  [2.5, 0.5]
+  """
+  lie = int(_lies(epsilon)) / COINS
+  if lie >= 0.5:
+    raise ValueError(f'{epsilon=} must be above 0: answers tell nothing')
+  answers = as_bits(answers)
+  count = answers.sum(axis=axis, dtype=jnp.int32).astype(jnp.float32)
+  return (count - answers.shape[axis] * lie) / (1 - 2 * lie)
+
+
+def _lies(epsilon: float) -> np.ndarray:
+  """How many of 2^32 coins lie."""
+  if (epsilon := checked_epsilon(epsilon)) > MAX_EPSILON:
+    raise ValueError(
+      f'{epsilon=} must be at most {MAX_EPSILON:g}: coins of 2^-32 tell no more'
+    )
+  return np.asarray(lie_coins(epsilon, 2), np.uint32)
+
+
 def permanent(key: jax.Array, bits: jax.Array, flip: jax.Array) -> jax.Array:
-  """B' [I]: each of `bits` B [I], or its opposite with probability f/2.
+  """B': each of `bits` B, or its opposite with probability f/2.
 
   Reference: Jiang, Li and Lin (2019), eq. (9) (PRR): one with probability
   f/2, zero with f/2, else B; so it is not B with f/2.
 
   Args:
     key: of this client, used for this once and never again.
-    bits: bool, true where the client has a rating.
-    flip: `Coins.flip`.
+    bits: true where the client has a rating; see `as_bits`.
+    flip: `Coins.flip`; a number that is not uint32 is refused.
 
   Privacy: two B that differ in n bits have likelihoods of a ratio of at most
   ((1 - f/2)/(f/2))^n (Theorem 1, with n = 2 h). It must be drawn once: a
   second draw of the same bits is a second release.
   """
-  return bits ^ (noise.words(key, bits.size) < flip)
+  _check_coins(flip=flip)
+  bits = as_bits(bits)
+  return bits ^ (noise.words(key, bits.size).reshape(bits.shape) < flip)
+
+
+# Operation by operation it takes seconds the first time.
+_permanent = jax.jit(permanent)
 
 
 def instantaneous(
@@ -83,7 +184,8 @@ def instantaneous(
   Privacy: post-processing of B', so that all rounds together say no more
   than `permanent`. On the true bits instead, the mean over rounds tells them.
   """
-  chance = jnp.where(bits, rated, unrated)
+  _check_coins(unrated=unrated, rated=rated)
+  chance = jnp.where(as_bits(bits), rated, unrated)
   return noise.words(key, bits.size) < chance
 
 

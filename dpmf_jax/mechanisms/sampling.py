@@ -1,4 +1,4 @@
-"""Personalised sampling and weights of ratings.
+"""Sampling, and personalised sampling and weights of ratings.
 
 `epsilon` is each rating's own, laid out as `Rows.value`; it is public.
 """
@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from dpmf_jax.accounting.rounding import rounded_up
+from dpmf_jax.mechanisms import noise
 from dpmf_jax.rows import Rows
 
 # Weights are below what float32 says by more than it can be wrong.
@@ -69,7 +70,34 @@ def cell_words(key: jax.Array, rows: Rows, *, by_user: bool) -> jax.Array:
   return jax.vmap(word)(user.ravel(), item.ravel()).reshape(user.shape)
 
 
-def sample(
+# Operation by operation they take seconds the first time.
+_words = jax.jit(noise.words, static_argnums=1)
+
+
+def sample(key: jax.Array, probabilities: jax.Array) -> jax.Array:
+  """Bool: true with each of `probabilities`, independently.
+
+  Privacy: a chance is what float32 makes of it, in whole 2^-32, rounded down;
+  NaN is 0. A sample protects nobody by itself. It makes a mechanism that runs
+  on what is kept more private, if nobody learns what that is: with one rate
+  for all `accounting.SubsampledGaussian`, where delta has to pay for what the
+  mechanism leaves `uncovered`, too, and for rates of their own `probabilities`
+  and `accounting.sampled_epsilon`.
+
+  >>> kept = sample(jax.random.key(0), jnp.full(1000, 0.25))
+  >>> int(kept.sum())
+  252
+  """
+  chance = jnp.asarray(probabilities, jnp.float32)
+  words = _words(key, chance.size).reshape(chance.shape)
+  return _kept(words, jnp.where(chance > 0, chance, 0.0))
+
+
+def _kept(words: jax.Array, probability: jax.Array) -> jax.Array:
+  return (words < coins_below(probability)) | (probability >= 1)
+
+
+def sample_cells(
   key: jax.Array, rows: Rows, probability: jax.Array, by_user: bool
 ) -> jax.Array:
   """1.0 for ratings that are kept, each with its own probability, else 0.0.
@@ -78,6 +106,6 @@ def sample(
   both orientations of the same ratings keep the same.
   """
   drawn = cell_words(key, rows, by_user=by_user)
-  kept = (drawn < coins_below(probability)) | (probability >= 1)
+  kept = _kept(drawn, probability)
   used = jnp.arange(drawn.shape[-1])[None, None] < rows.length[..., None]
   return (kept & used).astype(jnp.float32)

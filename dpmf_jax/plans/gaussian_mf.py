@@ -64,6 +64,7 @@ class GaussianMFConfig:
   )
 
   def check(self):
+    declare.check_one_step_size(self)
     if self.init == 'bias' and self.rank < 2:
       raise ValueError(f"rank={self.rank} must be at least 2 with init='bias'")
     paper = self.variant == 'paper'

@@ -31,6 +31,9 @@ class NonprivateConfig:
     default=None, instead_of='Adam with step_size'
   )
 
+  def check(self):
+    declare.check_one_step_size(self)
+
 
 @functools.lru_cache
 def _plan(config: Any) -> Plan:

@@ -79,21 +79,20 @@ def selected(
   known = fields(spec)
   if delta is None and 'delta' in known:
     delta = DELTA
-  settings = {**spec.variants[variant], **more}
+  settings = dict(more)
   for setting, value in {**given, 'delta': delta}.items():
     if value is None:
       continue
     if setting not in known:
-      raise ValueError(
-        f'{setting}={value} is not a setting of system={name}, which has '
-        f'{", ".join(sorted(known))}'
-      )
+      raise ValueError(f'{setting}={value} is not a setting of system={name}')
     settings[setting] = value
   needed = 'epsilon' in known and variant != 'none'
-  if needed and not settings.keys() & _AMOUNTS:
+  preset = spec.variants[variant].keys()
+  if needed and not (settings.keys() | preset) & _AMOUNTS:
     rest = '; or threshold=best' if spec.personalized else ''
     raise ValueError(f'{_NEEDED}{rest}')
-  return Selected(name, variant, spec, spec.config(**settings))
+  config = plans.config_of(name, variant, **settings)
+  return Selected(name, variant, spec, config)
 
 
 def _variant(name: str, spec: Spec, asked: str | None) -> str:

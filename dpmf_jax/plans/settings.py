@@ -345,6 +345,19 @@ def no_guarantee(
   )
 
 
+def check_one_step_size(config: Any) -> None:
+  """Raises ValueError for a step size beside an optimizer, which has its own.
+
+  One that is the default cannot be told from none.
+  """
+  default = type(config).__dataclass_fields__['step_size'].default
+  if config.optimizer is not None and config.step_size != default:
+    raise ValueError(
+      f'step_size={config.step_size} would be ignored beside optimizer=: give '
+      'one of them'
+    )
+
+
 def check_max_epsilon(config: Any, most: float) -> None:
   """Raises ValueError where epsilon is so large that noise ends before it."""
   if config.epsilon > most:

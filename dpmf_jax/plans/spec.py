@@ -108,7 +108,8 @@ class Spec(NamedTuple):
       where `takes_features`.
     variants: variant -> settings that a script starts from; library callers
       give every setting that has no default in the config class themselves.
-    cases: variant -> what an audit tries.
+    cases: variant -> what an audit tries; one that is not here is tried at
+      epsilon 1.
     takes_features: whether the system may be given features of users.
     personalized: whether each rating has an epsilon of its own.
     traffic: (config, num_users=, num_items=, num_ratings=) -> bytes that a
@@ -122,8 +123,10 @@ class Spec(NamedTuple):
   help: str
   config: Callable[..., Any]
   plan: Callable[..., Plan]
-  variants: Mapping[str, Mapping[str, Any]]
-  cases: Mapping[str, tuple[Case, ...]]
+  variants: Mapping[str, Mapping[str, Any]] = types.MappingProxyType(
+    {'sound': types.MappingProxyType({})}
+  )
+  cases: Mapping[str, tuple[Case, ...]] = types.MappingProxyType({})
   takes_features: bool = False
   personalized: bool = False
   traffic: Callable[..., dict[str, float] | None] | None = None

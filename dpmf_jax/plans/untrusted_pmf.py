@@ -43,7 +43,8 @@ class UntrustedPMFConfig:
       recommender or the third party sees, for the auditor.
     attendance: paper: whether the same users are online in all rounds
       (scenario 2 or 3).
-    online: Part of the users who are in a round.
+    online: paper: part of the users who are in a round; by default all static
+      ones, and half of dynamic ones.
     round_noise: paper: standard deviation of the noise that a round has of its
       own, the paper's rho, which it does not define; 0 leaves it out.
     rounds: Number of rounds.
@@ -64,7 +65,7 @@ class UntrustedPMFConfig:
   dropouts: int = declare.setting(default=0)
   view: View = declare.setting(default='public', flag=False)
   attendance: Attendance = declare.setting(default='static')
-  online: float = declare.setting(default=1.0, above=0, maximum=1)
+  online: float | None = declare.setting(default=None, above=0, maximum=1)
   round_noise: float = declare.setting(default=0.0, minimum=0)
   rank: int = declare.rank(default=20)
   ridge: float = declare.ridge(default=0.01)
@@ -80,15 +81,23 @@ class UntrustedPMFConfig:
   vector_ridge: float = declare.own_ridge(default=8.0, what='vectors')
 
   def check(self):
+    if self.variant == 'sound' and self.attendance != 'static':
+      raise ValueError(
+        f"attendance={self.attendance!r} is for variant='paper': there is one "
+        "round with variant='sound', and dropouts= says who may be missing"
+      )
+    if self.online is None:
+      part = 1.0 if self.attendance == 'static' else 0.5
+      object.__setattr__(self, 'online', part)
+    if self.attendance == 'static' and self.online != 1:
+      raise ValueError(
+        f"online={self.online} must be 1 for attendance='static': whoever is "
+        'not there leaves a mask in the sum'
+      )
     if self.variant == 'paper':
       if self.relation != 'replace':
         raise ValueError(
           "Hua et al. claim nothing for relation='add_remove'; use 'replace'"
-        )
-      if self.attendance == 'static' and self.online != 1:
-        raise ValueError(
-          f"online={self.online} must be 1 for attendance='static': whoever is "
-          'not there leaves a mask in the sum'
         )
     else:
       sizes_of(self)
@@ -454,7 +463,7 @@ SPEC = Spec(
     # H is in the recommender's view, and drawn in each run; the start is known.
     'paper': (
       Case(_TWO, 'known'),
-      Case({**_TWO, 'attendance': 'dynamic'}, 'known'),
+      Case({**_TWO, 'attendance': 'dynamic', 'online': 1.0}, 'known'),
       Case({**_SIX, 'view': 'third_party'}, 'known'),
       Case({**_SIX, 'view': 'public'}, 'known'),
     ),

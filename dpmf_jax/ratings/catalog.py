@@ -11,8 +11,8 @@ import importlib.resources
 import os
 import pathlib
 import sys
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,7 @@ class _Dataset(NamedTuple):
   scale: tuple[float, float]
   licence: str
   archive: str | None
+  options: Mapping[str, Any] = {}  # of `formats.read`
 
 
 _GROUPLENS = 'https://files.grouplens.org/datasets/movielens/'
@@ -50,6 +51,11 @@ _FILES = {
   'anime-slice': _Dataset(
     'anime', 'anime_ratings.dat', ('anime_info.dat',), 'tsv', (1, 10),
     'anime', None,
+  ),
+  'jester-1': _Dataset(
+    'jester', 'jester-data-1.csv.gz', (), 'dense', (-10, 10), 'jester', None,
+    # A line begins with how many jokes its user rated.
+    {'missing': 99, 'columns': {'item': 1}},
   ),
 }  # fmt: skip
 _SYNTHETIC = {  # users, items, ratings; all with seed 1
@@ -72,6 +78,11 @@ _LICENCES = {
     'Anime ratings: collected through the myanimelist.net API, published on '
     'Kaggle (CooperUnion) and reduced by A. Fortes; their README grants no '
     'licence, so do not redistribute them.'
+  ),
+  'jester': (
+    'Jester ratings (K. Goldberg, UC Berkeley): for research, do not '
+    'redistribute them; cite Goldberg, Roeder, Gupta and Perkins (2001), '
+    'doi:10.1023/A:1011419012209.'
   ),
 }
 NAMES = (*_FILES, *_SYNTHETIC)
@@ -102,7 +113,7 @@ def load(
   spec = _FILES[name]
   folder = fetch(name, data_dir=data_dir, cache_dir=cache_dir, quiet=quiet)
   titles = next((f for f in spec.titles if (folder / f).is_file()), None)
-  if titles is None and not quiet:
+  if titles is None and spec.titles and not quiet:
     _say(f'{folder}: no {" or ".join(spec.titles)}, so items have no titles')
   return formats.read(
     folder / spec.ratings,
@@ -110,6 +121,7 @@ def load(
     format=spec.format,
     titles=folder / titles if titles else None,
     name=name,
+    **spec.options,
   )
 
 

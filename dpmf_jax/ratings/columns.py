@@ -63,21 +63,22 @@ def choose(
       if role in found:
         raise DataError(
           f'{where}: {names[found[role]]!r} and {name!r} could both be '
-          f'the {role}; pass columns={{{role!r}: ...}}'
+          f'the {role}; pass columns= with the right one'
         )
       found[role] = position
   elif not columns:
     if not 3 <= len(names) <= 4:
       raise DataError(
         f'{where}: has {len(names)} column(s), expected user, item, '
-        'rating[, timestamp]; pass columns= to say which is which'
+        'rating[, timestamp]; pass columns= to say which is which, or '
+        "format='dense' if it is a matrix"
       )
     found = dict(zip(ROLES, range(len(names)), strict=False))
   for role in ROLES[:3]:
     if role not in found:
       raise DataError(
-        f'{where}: no {role} column among {listed(names)}; pass '
-        f'columns={{{role!r}: name or position}}'
+        f'{where}: no {role} column among {listed(names)}; pass columns= with '
+        'its name or position'
       )
   return found
 

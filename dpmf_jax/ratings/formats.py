@@ -1,23 +1,26 @@
-"""Reading rating files: text tables, Netflix, RecBole and Parquet.
+"""Reading rating files: text tables and matrices, Netflix, RecBole, Parquet.
 
-What `read` does with a text file: UTF-8 (with or without BOM) or Latin-1, LF
-or CRLF, blank lines at the end ignored. Ids are kept exactly as written. With
-a header the columns may come in any order and further ones are ignored;
-without one they are user, item, rating and, if there is a fourth, timestamp.
+What `read` does with a text file: unpacked if it is gzip, UTF-8 (with or
+without BOM) or Latin-1, LF or CRLF, blank lines at the end ignored. Ids are
+kept exactly as written. With a header the columns may come in any order and
+further ones are ignored; without one they are user, item, rating and, if there
+is a fourth, timestamp.
 A user who rates an item twice keeps the later line, with a warning.
 """
 
 from __future__ import annotations
 
+import gzip
 import os
 import pathlib
 import re
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpmf_jax.ratings import tokens
+from dpmf_jax.ratings import dense, tokens
 from dpmf_jax.ratings.columns import check_roles, choose, listed, role_of
 from dpmf_jax.ratings.ids import DataError, Where, factorize
 from dpmf_jax.ratings.table import Duplicates, Ratings, assemble, check_scale
@@ -25,11 +28,11 @@ from dpmf_jax.ratings.titles import read_titles
 
 FORMATS = (
   'auto', 'u.data', 'ratings.dat', 'csv', 'tsv', 'text', 'inter', 'netflix',
-  'parquet',
+  'dense', 'parquet',
 )  # fmt: skip
 _NO_HEADER = ('u.data', 'ratings.dat')
 _DELIMITER = {'u.data': '\t', 'ratings.dat': '::', 'csv': ',', 'tsv': '\t'}
-_PACKED = {b'PK\x03\x04': 'a zip archive', b'\x1f\x8b': 'a gzip archive'}
+_DELIMITERS = ('\t', '::', ';', ',')  # as they are looked for
 
 
 def read(
@@ -43,6 +46,7 @@ def read(
   duplicates: Duplicates = 'last',
   titles: str | os.PathLike[str] | Mapping[str, str] | None = None,
   encoding: str = 'auto',
+  missing: float | str | None = None,
   name: str | None = None,
 ) -> Ratings:
   """Returns the Ratings of a file.
@@ -53,23 +57,33 @@ def read(
     format: one of FORMATS. 'u.data' (tab) and 'ratings.dat' ('::') have no
       header; 'csv', 'tsv' and 'text' (delimiter found or given) may have one;
       'inter' is RecBole's typed header; 'netflix' has 'movie:' lines followed
-      by 'user,rating,date'.
+      by 'user,rating,date'. 'dense' is a matrix with a line for each user and
+      a field for each item; both are numbered from 1, unless a header names
+      the items and a column the users.
     columns: 'user', 'item', 'rating', 'timestamp' -> header name, or position
-      from 0.
-    delimiter: one or two characters, for 'csv', 'tsv' and 'text'.
+      from 0. Of a matrix 'user' is the column of user ids and 'item' the first
+      one with ratings.
+    delimiter: one or two characters, for 'csv', 'tsv', 'text' and 'dense'.
     header: whether the first line is one; None looks at it.
     duplicates: what to keep of a (user, item) pair rated more than once:
       'last', 'first' or 'mean', with a warning, or 'error'.
     titles: a file for `read_titles`, or a mapping from item id to title.
     encoding: 'auto' or a Python codec.
+    missing: what a matrix has where there is no rating, such as 0, 99 or 'NA';
+      an empty field if None.
     name: what to call the data; the file's name if None.
   """
   path = pathlib.Path(path)
   check_scale(scale)
   _check_options(format, columns, delimiter)
+  if missing is not None and format != 'dense':
+    raise DataError(f"missing={missing!r} is for format='dense' alone")
   raw = read_bytes(path)
   if format == 'parquet' or (format == 'auto' and raw.startswith(b'PAR1')):
     table = _read_parquet(path, columns)
+  elif format == 'dense':
+    raw = tokens.decode(raw, str(path), encoding)
+    table = _read_dense(raw, path, columns, delimiter, header, missing)
   else:
     raw = tokens.decode(raw, str(path), encoding)
     table = _parse(*_read_text(raw, path, format, columns, delimiter, header))
@@ -114,8 +128,10 @@ def read_column(
   path = pathlib.Path(path)
   _check_options(format, columns, delimiter)
   raw = read_bytes(path)
-  if format == 'parquet' or raw.startswith(b'PAR1'):
-    raise DataError(f'{path}: is Parquet; column {column!r} is read from text')
+  if format in ('parquet', 'dense') or raw.startswith(b'PAR1'):
+    raise DataError(
+      f'{path}: column {column!r} can only be read from a table in text'
+    )
   raw = tokens.decode(raw, str(path), encoding)
   fields, found, names = _read_text(raw, path, format, columns, delimiter, None)
   names = [name.strip() for name in names]
@@ -217,10 +233,14 @@ def read_bytes(path: pathlib.Path) -> bytes:
     raise DataError(f'{path}: cannot be read: {error.strerror}') from error
   if not raw.strip():
     raise DataError(f'{path}: the file is empty')
-  for magic, kind in _PACKED.items():
-    if raw.startswith(magic):
-      raise DataError(f'{path}: is {kind}; unpack it first')
-  return raw
+  if raw.startswith(b'PK\x03\x04'):
+    raise DataError(f'{path}: is a zip archive; unpack it first')
+  if not raw.startswith(b'\x1f\x8b'):
+    return raw
+  try:
+    return gzip.decompress(raw)
+  except (OSError, EOFError, zlib.error) as error:
+    raise DataError(f'{path}: is not whole gzip: {error}') from error
 
 
 def _check_options(
@@ -246,7 +266,7 @@ def _read_text(
   lines = tokens.split_lines(raw, file)
   first = lines.text(0)
   if format == 'auto':
-    format = _recognise(path.name, first, delimiter)
+    format = _recognise(path.name.removesuffix('.gz'), first, delimiter)
   if format == 'netflix':
     found = {'user': 0, 'item': 1, 'rating': 2, 'timestamp': 3}
     return _netflix(lines), found, []
@@ -328,12 +348,12 @@ def _recognise(name: str, first: str, delimiter: str | None) -> str:
   return 'ratings.dat' if '::' in first else 'text'
 
 
-def _sniff(raw: bytes, file: str) -> str:
+def _sniff(raw: bytes, file: str, known: tuple[str, ...] = _DELIMITERS) -> str:
   """Returns the delimiter of the first record, looking outside of quotes."""
   record = re.match(rb'(?:[^"\n]|"[^"]*")*', raw)
   first = re.sub(rb'"[^"]*"', b'', record[0] if record else raw).decode()
   for least in (3, 2):  # columns; two is an error to be named later
-    for delimiter in ('\t', '::', ';', ','):
+    for delimiter in known:
       if len(first.split(delimiter)) >= least:
         return delimiter
   raise DataError(
@@ -370,6 +390,26 @@ def _netflix(lines: tokens.Lines) -> tokens.Fields:
     start=np.insert(fields.start, 1, item_start, axis=0),
     stop=np.insert(fields.stop, 1, item_stop, axis=0),
   )
+
+
+def _read_dense(raw, path, columns, delimiter, header, missing) -> tuple:
+  """Returns (users, items, values, None, where) of a matrix in text."""
+  file, missing = str(path), '' if missing is None else missing
+  delimiter = delimiter or _sniff(raw, file, (*_DELIMITERS, ' '))
+  names, body = _cut(raw, tokens.split_lines(raw, file), delimiter)
+  if header is None:
+    header = dense.has_header(names, columns or {}, missing)
+  user, first = dense.places(names, columns or {}, header, file)
+  fields = body(header)
+  found = dense.entries(fields, first, missing)
+  users, items = dense.numbered(found.row), dense.numbered(found.column)
+  if user is not None:
+    users = dense.named(tokens.ids(fields, user, 'user'), found.row)
+  if header:
+    where = lambda place: f'{file}, line 1, field {first + place + 1}'
+    every = factorize(np.array(names[first:]), 'item', where)
+    items = dense.named(every, found.column)
+  return users, items, found.value, None, found.cells.where
 
 
 def _read_parquet(path: pathlib.Path, columns) -> tuple:

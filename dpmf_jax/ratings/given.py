@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import scipy.sparse
 
 from dpmf_jax.ratings import catalog, formats
-from dpmf_jax.ratings.table import Ratings, from_csr, from_dataframe
+from dpmf_jax.ratings.table import (
+  Ratings,
+  from_arrays,
+  from_csr,
+  from_dataframe,
+)
 
 SCALE = (1.0, 5.0)  # where none is given, as for MovieLens
 
@@ -19,8 +26,9 @@ def ratings_of(given: Any, *, scale: tuple[float, float] | None) -> Ratings:
 
   Args:
     given: Ratings, which are returned; a path, or the name of a data set in
-      the catalog where there is no such file; a pandas DataFrame; or a sparse
-      [U, I] matrix, whose stored entries are ratings.
+      the catalog where there is no such file; a pandas DataFrame; a sparse
+      [U, I] matrix, whose stored entries are ratings; or
+      {user: {item: rating}}.
     scale: smallest and largest rating that can be given, a public fact; 1 to
       5 by default. Ratings and named data sets have their own.
   """
@@ -42,8 +50,22 @@ def ratings_of(given: Any, *, scale: tuple[float, float] | None) -> Ratings:
     return from_csr(given, scale=scale)
   if hasattr(given, 'columns'):
     return from_dataframe(given, scale=scale)
+  if isinstance(given, Mapping) and all(
+    isinstance(own, Mapping) and own for own in given.values()
+  ):
+    return _from_dicts(given, scale)
   raise ValueError(
     f'ratings of type {type(given).__name__} are not known: give Ratings, a '
-    'path, the name of a data set, a pandas DataFrame or a sparse matrix '
-    '(dpmf_jax.from_arrays makes Ratings of columns)'
+    'path, the name of a data set, a pandas DataFrame, a sparse matrix or '
+    "{user: {item: rating}} such as {'me': {'50': 5}} (dpmf_jax.from_arrays "
+    'makes Ratings of columns)'
   )
+
+
+def _from_dicts(
+  given: Mapping[Any, Mapping[Any, float]], scale: tuple[float, float]
+) -> Ratings:
+  triples = [(u, i, r) for u, own in given.items() for i, r in own.items()]
+  users, items, values = zip(*triples, strict=True) if triples else ((),) * 3
+  ids = lambda column: np.array(column, object)
+  return from_arrays(ids(users), ids(items), values, scale=scale)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -26,9 +27,19 @@ class Fields(NamedTuple):
   stop: np.ndarray  # [C, N]
   line: np.ndarray  # [N] line numbers in the file, from 1
   file: str
+  place: np.ndarray | None = None  # [N] fields in their lines, from 1
 
   def where(self, row: int) -> str:
-    return f'{self.file}, line {self.line[row]}'
+    at = '' if self.place is None else f', field {self.place[row]}'
+    return f'{self.file}, line {self.line[row]}{at}'
+
+  def take(self, rows: np.ndarray) -> Fields:
+    return self._replace(
+      start=self.start[:, rows],
+      stop=self.stop[:, rows],
+      line=self.line[rows],
+      place=None if self.place is None else self.place[rows],
+    )
 
   def text(self, column: int, row: int) -> str:
     part = self.data[self.start[column, row] : self.stop[column, row]]
@@ -146,7 +157,28 @@ def split_fields(
 def read_records(
   raw: bytes, delimiter: str, file: str
 ) -> tuple[list[list[str]], list[int]]:
-  """Returns (records, line of each) of text with quotes, by the csv module."""
+  """Returns (records, line of each) of text with quotes, by the csv module.
+
+  A quote in a quoted field is written twice or, where that cannot be read,
+  after a backslash.
+  """
+  records, lines, problem = _records(raw, delimiter)
+  if problem:
+    doubled = re.sub(rb'\\(["\\])', lambda m: m[1].replace(b'"', b'""'), raw)
+    records, lines, still = _records(doubled, delimiter)
+    if still:
+      raise DataError(f'{file}, {problem}')
+  while records and not ''.join(records[-1]).strip():
+    del records[-1], lines[-1]
+  if not records:
+    raise DataError(f'{file}: holds only blank lines and empty quotes')
+  return records, lines
+
+
+def _records(
+  raw: bytes, delimiter: str
+) -> tuple[list[list[str]], list[int], str]:
+  """Returns (records, line of each, what is wrong in which line, or '')."""
   records, lines, line = [], [], 1
   text = io.StringIO(raw.decode('utf-8'), newline='')
   reader = csv.reader(text, delimiter=delimiter, strict=True)
@@ -156,12 +188,8 @@ def read_records(
       lines.append(line)
       line = reader.line_num + 1
   except csv.Error as error:
-    raise DataError(f'{file}, line {line}: {error}') from error
-  while records and not ''.join(records[-1]).strip():
-    del records[-1], lines[-1]
-  if not records:
-    raise DataError(f'{file}: holds only blank lines and empty quotes')
-  return records, lines
+    return records, lines, f'line {line}: {error}'
+  return records, lines, ''
 
 
 def from_records(
@@ -288,6 +316,16 @@ def _bad_date(fields: Fields, column: int) -> DataError:
         'seconds nor a date such as 2005-09-06'
       )
   return DataError(f'{fields.file}: timestamps mix numbers and dates')
+
+
+def equal(fields: Fields, column: int, text: str) -> np.ndarray:
+  """Returns [N], whether a field is `text`, spaces around it aside."""
+  start, stop = _strip(fields, column)
+  mark = text.encode('utf-8')
+  same = stop - start == len(mark)
+  for k, byte in enumerate(mark):
+    same[same] = fields.data[start[same] + k] == byte
+  return same
 
 
 def _is_float(token: str | bytes) -> bool:

@@ -330,6 +330,11 @@ def _chosen(
       num_items=ratings.num_items,
     )
   spec = selection.spec_of(name)
+  if ratings.epsilon is not None and not spec.personalized:
+    raise ValueError(
+      f'{ratings.name} has an epsilon for each rating, which system={name} '
+      'does not read: use system=personalized_pmf, or ratings without them'
+    )
   if threshold is not None:
     method = given.get('method') or getattr(spec.config, 'method', 'weights')
     given = given | {

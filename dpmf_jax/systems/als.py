@@ -191,4 +191,5 @@ def als(config: ALSConfig) -> System:
     model=_model,
     steps=SPEC.plan(config).steps,
     guarantee=SPEC.plan(config).guarantee,
+    scale=config.scale,
   )

@@ -191,4 +191,5 @@ def dpals(config: DPALSConfig) -> System:
     model=model,
     steps=config.steps,
     guarantee=plan(config).guarantee,
+    scale=config.scale,
   )

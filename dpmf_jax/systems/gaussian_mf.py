@@ -19,19 +19,22 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from dpmf_jax.accounting.events import Gaussian
 from dpmf_jax.accounting.rounding import PRODUCT_BITS, rounded_up
 from dpmf_jax.kernels import lattice
 from dpmf_jax.kernels.gradients import gradients
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.mechanisms.clipping import clip_scale
+from dpmf_jax.mechanisms.noisy_sum import Noisy
 from dpmf_jax.plans.gaussian_mf import (
   GaussianMFConfig,
   lattice_spacing,
   plan,
+  sensitivity,
 )
-from dpmf_jax.rows import Data
-from dpmf_jax.systems.traced import SGD, optimizer_state, traced
-from dpmf_jax.types import Factors, Release, System
+from dpmf_jax.rows import Data, check_scale
+from dpmf_jax.systems.traced import SGD, optimizer_or, optimizer_state, traced
+from dpmf_jax.types import Factors, Relation, Release, System
 
 
 class State(NamedTuple):
@@ -107,28 +110,122 @@ def _sound_step(optimizer: optax.GradientTransformation):
   """
 
   def step(key: jax.Array, state: State, data: Data) -> State:
-    factors, hyper = state.factors, state.hyper
-    gradient = lattice.gradients(
-      data,
-      factors,
-      clip_norm=hyper.clip_norm,
-      offset=hyper.offset,
-      low=hyper.low,
-      high=hyper.high,
-      residual_bound=hyper.residual_bound,
-      shift=hyper.shift,
-    )
-    # Differs from the paper: line 4's gradient gets noise, too. Without it
-    # the items carry raw ratings into the next user gradient.
-    shapes = [side.shape for side in gradient]
-    drawn = noise.draws(key, shapes, data.by_user.mesh)
-    user, item = (
+    gradient = _noisy_gradients(key, data, state.factors, state.hyper)
+    return _update(optimizer, state, *gradient)
+
+  return step
+
+
+def _noisy_gradients(
+  key: jax.Array, data: Data, factors: Factors, hyper: Any
+) -> Factors:
+  """Both gradients with noise, see `gaussian_mf`."""
+  gradient = lattice.gradients(
+    data,
+    factors,
+    clip_norm=hyper.clip_norm,
+    offset=hyper.offset,
+    low=hyper.low,
+    high=hyper.high,
+    residual_bound=hyper.residual_bound,
+    shift=hyper.shift,
+  )
+  # Differs from the paper: line 4's gradient gets noise, too. Without it
+  # the items carry raw ratings into the next user gradient.
+  shapes = [side.shape for side in gradient]
+  drawn = noise.draws(key, shapes, data.by_user.mesh)
+  return Factors(
+    *(
       own.add(side, draws)
       for own, side, draws in zip(hyper.noise, gradient, drawn, strict=True)
     )
-    return _update(optimizer, state, user, item)
+  )
 
-  return step
+
+# Operation by operation they take seconds the first time.
+_jitted = jax.jit(_noisy_gradients)
+
+
+def noisy_gradients(
+  key: jax.Array,
+  data: Data,
+  factors: Factors,
+  *,
+  relation: Relation,
+  scale: tuple[float, float],
+  offset: float,
+  noise_multiplier: float,
+  clip_norm: float = 1.0,
+  residual_bound: float = 1.0,
+  user_share: float = 0.5,
+  lattice_bits: int = 10,
+) -> Noisy:
+  """Gradients of half the squared error on both sides, with noise on both.
+
+  They are those of one step of `gaussian_mf`: sums over ratings of
+  clip(offset + <p, q> - r) clip(q) and of the same with clip(p).
+
+  Args:
+    key: used for this once and never again.
+    data: of `training_data`, `coo_data` or `dense_data`.
+    factors: [U, D] and [I, D], made of what is public or was released.
+    relation, scale, clip_norm, residual_bound, user_share, lattice_bits: see
+      `GaussianMFConfig`; Python numbers.
+    offset: a public constant added to every prediction.
+    noise_multiplier: noise over sensitivity of both sides together.
+
+  Privacy: one rating's value ('replace'), or that it is there ('add_remove'),
+  moves a row of each side by at most `sensitivity`; see `gaussian_mf` for the
+  proof and `Noisy.event` for one release of both sides.
+
+  >>> data = coo_data([0, 0, 1], [2, 0, 1], [5.0, 3.0, 4.0],
+  ...                 num_users=2, num_items=3)
+  >>> noisy = noisy_gradients(
+  ...   jax.random.key(0), data, Factors(jnp.ones((2, 1)), jnp.ones((3, 1))),
+  ...   relation='add_remove', scale=(1, 5), offset=3.0, noise_multiplier=2.0)
+  >>> [f'{x:.2f}' for x in noisy.value.item.ravel()], noisy.event.count
+  (['1.60', '1.19', '2.72'], 1)
+  """
+  config = GaussianMFConfig(
+    variant='sound',
+    relation=relation,
+    scale=scale,
+    delta=0.25,  # not stated: what the ends of the noise cost is in the event
+    noise_multiplier=noise_multiplier,
+    rank=factors.item.shape[-1],
+    steps=1,
+    init='unit',
+    clip_norm=clip_norm,
+    residual_bound=residual_bound,
+    offset=offset,
+    lattice_bits=lattice_bits,
+    user_share=user_share,
+  )
+  check_scale(data, config.scale)
+  hyper = _hyper(config, data)
+  value = _jitted(key, data, factors, hyper)
+  event = cast(Gaussian, plan(config).guarantee.event)
+  return Noisy(value, event, sensitivity(config))
+
+
+def _hyper(config: GaussianMFConfig, data: Data) -> Any:
+  """The traced settings, with the noise."""
+  stds, bits = plan(config).noise.values(), config.lattice_bits
+  noise = map(rounded_up, stds)
+  if config.variant == 'sound':
+    lattice.check_size(data, bits)
+    spacing = lattice_spacing(config)
+    noise = (lattice.gradient_noise(std, spacing, bits) for std in stds)
+  return traced(
+    config,
+    'scale',
+    'ridge',
+    'clip_norm',
+    offset=float(config.center),
+    residual_bound=float(config.residual_bound or np.inf),
+    shift=PRODUCT_BITS - bits,
+    noise=Factors(*noise),
+  )
 
 
 def _model(state: State, data: Data) -> Release:
@@ -153,35 +250,19 @@ def gaussian_mf(config: GaussianMFConfig) -> System:
   2022, Corollary 3.3). The number of steps is fixed beforehand, initial
   factors do not depend on ratings, ridge and optimizer only post-process.
   """
-  optimizer = SGD if config.optimizer is None else config.optimizer
+  optimizer = optimizer_or(SGD, config.optimizer)
   sound = config.variant == 'sound'
-  planned, bits = plan(config), config.lattice_bits
-  stds = planned.noise.values()
 
   def init(key: jax.Array, data: Data) -> State:
     factors = initial_factors(key, data, config.rank, config.init)
     opt_state = optimizer_state(optimizer, factors, config.step_size)
-    noise = map(rounded_up, stds)
-    if sound:
-      lattice.check_size(data, bits)
-      spacing = lattice_spacing(config)
-      noise = (lattice.gradient_noise(std, spacing, bits) for std in stds)
-    hyper = traced(
-      config,
-      'scale',
-      'ridge',
-      'clip_norm',
-      offset=float(config.center),
-      residual_bound=float(config.residual_bound or np.inf),
-      shift=PRODUCT_BITS - bits,
-      noise=Factors(*noise),
-    )
-    return State(factors, opt_state, hyper)
+    return State(factors, opt_state, _hyper(config, data))
 
   return System(
     init=init,
     step=(_sound_step if sound else _paper_step)(optimizer),
     model=_model,
     steps=config.steps,
-    guarantee=planned.guarantee,
+    guarantee=plan(config).guarantee,
+    scale=config.scale,
   )

@@ -142,4 +142,5 @@ def langevin(config: LangevinConfig) -> System:
     model=_model,
     steps=plan(config).steps,
     guarantee=plan(config).guarantee,
+    scale=config.scale,
   )

@@ -53,6 +53,7 @@ def with_learned_features(config: objective.ObjectivePMFConfig) -> System:
     model=_model,
     steps=first.steps + 1,
     guarantee=objective.plan(config).guarantee,
+    scale=config.scale,
   )
 
 

@@ -225,6 +225,7 @@ def local_mf(config: LocalMFConfig) -> System:
     steps=1,
     guarantee=settings.plan(config).guarantee,
     views={'transcript': transcript},
+    scale=config.scale,
   )
 
 

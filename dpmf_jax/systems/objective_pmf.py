@@ -68,6 +68,7 @@ def objective_pmf(
     model=noisy_equations.equations_model,
     steps=1,
     guarantee=plan(config, rank).guarantee,
+    scale=config.scale,
   )
 
 

@@ -129,7 +129,7 @@ def personalized_pmf(
       weight = _weights(config, asked, rank)
     else:
       chance = sampling.probabilities(asked, config.epsilon)
-      weight = sampling.sample(key, data.by_item, chance, by_user=False)
+      weight = sampling.sample_cells(key, data.by_item, chance, by_user=False)
     return noisy_equations.start(data, features, hyper, weight)
 
   return System(
@@ -139,6 +139,7 @@ def personalized_pmf(
     steps=1,
     guarantee=plan(config, rank).guarantee,
     personal=_personal(config, rank),
+    scale=config.scale,
   )
 
 
@@ -148,7 +149,7 @@ def _paper(config: PersonalizedPMFConfig) -> System:
   def init(key: jax.Array, data: Data) -> pmf.State:
     start_key, sample_key = jax.random.split(key)
     kept = [
-      sampling.sample(
+      sampling.sample_cells(
         jax.random.clone(sample_key),
         rows,
         sampling.probabilities(_asked(rows), config.epsilon),

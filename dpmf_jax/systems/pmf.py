@@ -163,6 +163,7 @@ def stages_system(
     model=stages_model,
     steps=config.pmf_steps + config.noise_steps,
     guarantee=guarantee,
+    scale=config.scale,
   )
 
 

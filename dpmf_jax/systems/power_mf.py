@@ -307,6 +307,7 @@ def power_mf(config: PowerMFConfig) -> System:
     model=_model,
     steps=plan.steps,
     guarantee=plan.guarantee,
+    scale=config.scale,
   )
 
 

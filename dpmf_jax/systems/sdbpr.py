@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,11 +31,7 @@ from dpmf_jax.plans.sdcf import Average
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.sdcf import rounds as sdcf
 from dpmf_jax.systems.sdcf import sgld
-from dpmf_jax.systems.sdcf.client_blocks import (
-  Profile,
-  client_blocks,
-  over_clients,
-)
+from dpmf_jax.systems.sdcf.client_blocks import Profile, over_clients
 from dpmf_jax.systems.sdcf.client_errors import selection
 from dpmf_jax.systems.sdcf.types import (
   Client,
@@ -134,11 +130,10 @@ class OpenRounds:
 
   def __call__(self, key: jax.Array, state: OpenState, data: Data):
     clients_key, noise_key = jax.random.split(key)
-    item, langevin = state.factors.item, state.langevin
-    eta = jnp.asarray(sgld.schedule(langevin)(state.round))
+    public = sdcf.public_of(state)
 
     def run(keys, p, own, public):
-      item, eta, langevin = public
+      item, eta, langevin = public.item, public.step_size, public.langevin
       splits = jax.vmap(jax.random.split)(keys)
       pairs_keys, own_keys = splits[:, 0], splits[:, 1]
       scores = p @ item.T
@@ -157,19 +152,10 @@ class OpenRounds:
       state.factors.user,
       data.by_user,
       state.blocks,
-      (item, eta, langevin),
-      sdcf.total_shapes(*item.shape),
+      public,
+      sdcf.total_shapes(*public.item.shape),
     )
-    gradient = sdcf.langevin_sum(
-      noise_key,
-      total.gradient,
-      total.received,
-      item,
-      eta,
-      langevin.likelihood,
-      langevin.item_ridge,
-    )
-    total = total._replace(gradient=gradient)
+    total = sdcf.item_gradients([noise_key], total, slice(None), public)
     return sdcf.open_state(state, user, total, self.optimizer, self.average)
 
 
@@ -197,28 +183,18 @@ def sdbpr(config: SDBPRConfig) -> System:
     )
     if config.variant == 'paper':
       return sdcf.start(bits_key, ridge_key, data, factors, config)
-    return OpenState(
-      factors=factors,
-      optimizer=optimizer.init(cast(Any, (factors.item, None))),
-      round=jnp.int32(0),
-      blocks=client_blocks(data.by_user, data.by_item.num_rows),
-      langevin=sgld.langevin(ridge_key, config, data.by_user),
-    )
+    return sdcf.open_start(ridge_key, data, factors, config)
 
-  if config.variant == 'none':
-    return System(
-      init=init,
-      step=OpenRounds(optimizer, config.average),
-      model=sdcf.model,
-      steps=plan(config).steps,
-      guarantee=plan(config).guarantee,
+  step = OpenRounds(optimizer, config.average)
+  if config.variant == 'paper':
+    step = sdcf.Rounds(
+      _CLIENT_ROUNDS[config.sign], optimizer, config.average, config.sent
     )
   return System(
     init=init,
-    step=sdcf.Rounds(
-      _CLIENT_ROUNDS[config.sign], optimizer, config.average, config.sent
-    ),
+    step=step,
     model=sdcf.model,
     steps=plan(config).steps,
     guarantee=plan(config).guarantee,
+    scale=config.scale,
   )

@@ -26,11 +26,7 @@ from dpmf_jax.ratings.attributes import Attributes
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.sdcf import fm, sgld
 from dpmf_jax.systems.sdcf import rounds as sdcf
-from dpmf_jax.systems.sdcf.client_blocks import (
-  Profile,
-  client_blocks,
-  over_clients,
-)
+from dpmf_jax.systems.sdcf.client_blocks import Profile, over_clients
 from dpmf_jax.systems.sdcf.client_errors import selection, sent_errors
 from dpmf_jax.systems.sdcf.types import (
   Client,
@@ -196,10 +192,11 @@ class OpenRounds:
 
   def __call__(self, key: jax.Array, state: OpenState, data: Data):
     clients_key, *noise_keys = jax.random.split(key, 4)
-    item, langevin = state.factors.item, state.langevin
+    item, langevin = state.factors.item, state.hyper.langevin
+    side = state.hyper.side
     width = item.shape[1]
     now = jnp.asarray(sgld.schedule(langevin)(state.round))
-    eta = step_sizes(now, state.side, width)
+    eta = step_sizes(now, side, width)
 
     def run(keys, clients, own, public):
       p, x = clients
@@ -235,7 +232,7 @@ class OpenRounds:
       *noise_keys[:2], shape=item.shape
     )
     shared = shared_langevin(
-      noise_keys[2], total.shared, state.shared, now * state.side, langevin
+      noise_keys[2], total.shared, state.shared, now * side, langevin
     )
     total = total._replace(
       gradient=gradient, shared=total.shared._replace(gradient=shared)
@@ -278,16 +275,6 @@ def sdfm(config: SDFMConfig) -> System:
   that is sent; see `plans.sdcf.CLAIM` and `plans.sdfm.ASSUMED`.
   """
   optimizer = sgld.optimizer_of(config)
-  side = jnp.float32(config.side_step)
-
-  def with_weight(langevin: sgld.Langevin) -> sgld.Langevin:
-    """Ridges of the linear weights put after those of the vectors."""
-    weight = (config.ridge * langevin.likelihood)[None]
-    joined = lambda ridge: jnp.concatenate([ridge, weight])
-    return langevin._replace(
-      user_ridge=joined(langevin.user_ridge),
-      item_ridge=joined(langevin.item_ridge),
-    )
 
   def init(key: jax.Array, data: Data) -> Any:
     keys = sgld.start_keys(key)
@@ -297,49 +284,36 @@ def sdfm(config: SDFMConfig) -> System:
     features = features_of(config.attributes, data)
     counts = (each.shape[1] for each in features)
     shared = fm.no_weights(*counts, width=config.rank + 1)
+    start: Any = sdcf.open_start
     if config.variant == 'paper':
-      state = sdcf.start(
-        keys.bits,
-        keys.ridges,
-        data,
-        factors,
-        config,
-        shared=shared,
-        features=features,
-      )
-      langevin = with_weight(state.hyper.langevin)
-      hyper = state.hyper._replace(langevin=langevin, side=side)
-      return state._replace(hyper=hyper)
-    return OpenState(
-      factors=factors,
-      shared=shared,
-      features=features,
-      optimizer=optimizer.init((factors.item, shared)),
-      round=jnp.int32(0),
-      blocks=client_blocks(data.by_user, data.by_item.num_rows),
-      langevin=with_weight(sgld.langevin(keys.ridges, config, data.by_user)),
-      side=side,
+      start = functools.partial(sdcf.start, keys.bits)
+    state = start(
+      keys.ridges, data, factors, config, shared=shared, features=features
     )
+    # Ridges of the linear weights come after those of the vectors.
+    langevin = state.hyper.langevin
+    weight = (config.ridge * langevin.likelihood)[None]
+    ridges = (jnp.concatenate([ridge, weight]) for ridge in langevin[-2:])
+    langevin = sgld.Langevin(*langevin[:-2], *ridges)
+    side = jnp.float32(config.side_step)
+    hyper = state.hyper._replace(langevin=langevin, side=side)
+    return state._replace(hyper=hyper)
 
-  if config.variant == 'none':
-    return System(
-      init=init,
-      step=OpenRounds(optimizer, config.average),
-      model=model,
-      steps=plan(config).steps,
-      guarantee=plan(config).guarantee,
-    )
-  return System(
-    init=init,
-    step=sdcf.Rounds(
+  step = OpenRounds(optimizer, config.average)
+  if config.variant == 'paper':
+    step = sdcf.Rounds(
       client_round,
       optimizer,
       config.average,
       config.sent,
       gradients=gradients,
       client_sums=_of_users,
-    ),
+    )
+  return System(
+    init=init,
+    step=step,
     model=model,
     steps=plan(config).steps,
     guarantee=plan(config).guarantee,
+    scale=config.scale,
   )

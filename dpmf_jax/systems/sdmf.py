@@ -80,6 +80,7 @@ def sdmf(config: SDMFConfig) -> System:
     model=sdcf.model,
     steps=plan(config).steps,
     guarantee=plan(config).guarantee,
+    scale=config.scale,
   )
 
 

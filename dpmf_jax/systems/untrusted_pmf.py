@@ -71,6 +71,7 @@ def untrusted_pmf(
     steps=planned.steps,
     guarantee=planned.guarantee,
     views=untrusted_sums.views(colluding),
+    scale=config.scale,
   )
 
 
@@ -86,4 +87,5 @@ def _paper(config: UntrustedPMFConfig) -> System:
     steps=config.rounds,
     guarantee=plan(config).guarantee,
     views=untrusted_rounds.VIEWS,
+    scale=config.scale,
   )

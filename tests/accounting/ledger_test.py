@@ -153,7 +153,7 @@ def test_a_refusal_has_the_arithmetic_and_writes_nothing(path):
 
 
 def test_the_first_use_needs_a_budget(path):
-  with pytest.raises(ValueError, match='is new: say with budget_epsilon'):
+  with pytest.raises(ValueError, match='is new: say with --budget_epsilon'):
     ledger.spend(path, gaussian_of(1.0), **FACTS)
   assert path.read_bytes() == b''
   with pytest.raises(ValueError, match='budget_epsilon must be a number'):
@@ -819,7 +819,7 @@ def ratings_file(tmp_path_factory):
 def train(launch, ratings_file, book, output, *flags):
   return launch(
     'train', f'--ratings={ratings_file}', f'--output={output}', '--steps=5',
-    f'--ledger={book}', *flags,
+    '--system=gaussian_mf', f'--ledger={book}', *flags,
   )  # fmt: skip
 
 
@@ -867,7 +867,7 @@ def test_training_is_charged_and_refused(launch, ratings_file, path, tmp_path):
 @pytest.mark.parametrize(
   ('flags', 'words'),
   [
-    (['--epsilon=1', '--budget_epsilon=4'], 'begun with budget_epsilon=3.0'),
+    (['--epsilon=1', '--budget_epsilon=4'], 'begun with --budget_epsilon=3.0'),
     (
       ['--variant=paper', '--epsilon_per_step=0.3', '--relation=replace'],
       'a claim cannot be added to a proof',
@@ -894,7 +894,7 @@ def test_training_without_a_budget_is_said_not_to_hold(
 ):
   flags = launch, ratings_file, path, tmp_path / 'run', '--epsilon=1'
   for wrong, words in (
-    ((), 'is new: say with budget_epsilon'),
+    ((), 'is new: say with --budget_epsilon'),
     (['--budget_epsilon=lots'], "must be a number or 'unlimited'"),
   ):
     done = train(*flags, *wrong)
@@ -913,7 +913,7 @@ def test_a_budget_needs_a_ledger(launch, ratings_file, tmp_path):
     '--epsilon=1', '--budget_epsilon=3',
   )  # fmt: skip
   assert done.returncode == 2
-  assert '--budget_epsilon needs --ledger=FILE' in done.stderr
+  assert '--budget_epsilon=3.0 needs a ledger' in done.stderr
 
 
 def test_a_run_is_charged_once_however_often_it_is_started(
@@ -935,7 +935,8 @@ def test_killed_before_and_after_the_line_it_is_charged_once(
 ):
   output = tmp_path / 'run'
   checkpoint = output / 'private' / 'checkpoint.safetensors'
-  flags = ['--epsilon=2', '--steps=30', '--report_every=10']
+  flags = ['--system=gaussian_mf', '--epsilon=2', '--steps=30']
+  flags.append('--report_every=10')
   first_use = '--budget_epsilon=3'
   files_of_run = f'--ratings={ratings_file}', f'--output={output}'
   more = f'--ledger={path}', *flags, first_use
@@ -997,7 +998,7 @@ def test_runs_at_once_do_not_spend_the_same_rest(ratings_file, path, tmp_path):
     subprocess.Popen(
       [sys.executable, '-m', 'launch.train', f'--ratings={ratings_file}',
        f'--output={tmp_path / str(number)}', '--steps=5', '--epsilon=2.5',
-       f'--ledger={path}', '--budget_epsilon=3'],
+       '--system=gaussian_mf', f'--ledger={path}', '--budget_epsilon=3'],
       cwd=ROOT,
       stdout=subprocess.DEVNULL,
       stderr=subprocess.DEVNULL,

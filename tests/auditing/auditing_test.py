@@ -208,7 +208,7 @@ def test_planted_bugs_are_found_and_nothing_else(name):
   # `benchmarks.audit` does this 20 times each.
   with jax.debug_key_reuse(False):  # a reused key is one of the bugs
     target = planted.planted()[name]
-    (finding,) = auditing.audit(jax.random.key(7), [target], runs=100_000)
+    (finding,) = auditing.findings(jax.random.key(7), [target], runs=100_000)
   assert finding.stated == pytest.approx(1.0)
   assert finding.refuted == (name != 'none')
 
@@ -304,6 +304,43 @@ def test_pairs_are_neighbours(unit, relation):
     assert pair.first.num_items == pair.second.num_items
 
 
+KINDS = [
+  (unit, relation)
+  for unit in ('rating', 'user')
+  for relation in ('replace', 'add_remove')
+]
+
+
+@pytest.mark.parametrize('stated', KINDS)
+@pytest.mark.parametrize('of', KINDS)
+def test_a_pair_is_held_against_guarantees_about_it_alone(stated, of):
+  system, _ = first_case()
+  unit, relation = stated
+  guarantee = dataclasses.replace(
+    system.guarantee, unit=unit, relation=relation
+  )
+  system = system._replace(guarantee=guarantee)
+  pair = pairs.library_pairs(*of, (1.0, 5.0))[-1]
+  if stated == of:
+    pairs.check_pair(pair, *stated)
+    return
+  target = auditing.Target('', '', system, pair, 'known', DELTA)
+  if stated == ('user', 'replace') and of == ('rating', 'replace'):
+    pairs.check_pair(pair, *stated)  # one of a user's ratings has changed
+    return
+  with pytest.raises(ValueError, match=f'speaks of unit={unit!r}, relation='):
+    next(auditing.findings(jax.random.key(0), [target], runs=64))
+
+
+def test_a_pair_shares_its_lists_of_ids(small_ratings):
+  other = dataclasses.replace(
+    small_ratings, item_ids=small_ratings.item_ids + 1
+  )
+  pair = pairs.Pair('shifted', small_ratings, other)
+  with pytest.raises(ValueError, match='has neighbours for nothing'):
+    pairs.check_pair(pair, 'rating', 'replace')
+
+
 # Cases: every variant is attacked.
 
 
@@ -342,7 +379,7 @@ QUICK = ('only rating', 'cancelling users')
 def audit_quickly(targets):
   # A false alarm has chance 1e-3 for each of the targets; the key is fixed.
   assert targets
-  for finding in auditing.audit(jax.random.key(11), targets, runs=10_000):
+  for finding in auditing.findings(jax.random.key(11), targets, runs=10_000):
     assert not finding.refuted, finding
 
 
@@ -370,7 +407,7 @@ def test_what_the_search_found_breaks_the_paper_and_not_the_sound_variant():
     for variant in ('paper', 'sound'):
       target = auditing.found_target(record, variant)
       assert target is not None
-      (finding,) = auditing.audit(jax.random.key(12), [target], runs=20_000)
+      (finding,) = auditing.findings(jax.random.key(12), [target], runs=20_000)
       assert finding.stated <= 0.5
       assert finding.refuted == (variant == 'paper')
       if variant == 'paper':
@@ -384,7 +421,7 @@ def test_the_library_breaks_the_paper_from_a_random_start():
     for target in auditing.targets('gaussian_mf', 'paper')
     if target.pair.name == 'few raters' and target.start == 'random'
   )
-  (finding,) = auditing.audit(jax.random.key(13), [few], runs=20_000)
+  (finding,) = auditing.findings(jax.random.key(13), [few], runs=20_000)
   assert finding.refuted
   assert finding.lower_bound >= 5
 
@@ -398,7 +435,7 @@ def test_objective_perturbation_as_published_is_broken(relation):
     if target.pair.name == 'extreme values'
     and target.system.guarantee.relation == relation
   )
-  (finding,) = auditing.audit(jax.random.key(15), [target], runs=20_000)
+  (finding,) = auditing.findings(jax.random.key(15), [target], runs=20_000)
   assert finding.stated == 1
   assert finding.lower_bound >= 5
 
@@ -406,7 +443,7 @@ def test_objective_perturbation_as_published_is_broken(relation):
 @pytest.mark.slow
 def test_what_is_not_private_is_measured_as_such():
   target = next(auditing.targets('nonprivate', 'none'))
-  (finding,) = auditing.audit(jax.random.key(14), [target], runs=4_000)
+  (finding,) = auditing.findings(jax.random.key(14), [target], runs=4_000)
   assert finding.verdict == 'nothing stated'
   assert finding.stated is None
   assert finding.lower_bound > 4

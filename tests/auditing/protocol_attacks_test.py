@@ -74,7 +74,7 @@ def expected_sums(config, served):
 
 @pytest.mark.parametrize('users', ['static', 'dynamic'])
 def test_the_difference_of_two_rounds_tells_the_rating(users):
-  config = paper(attendance=users, view='recommender')
+  config = paper(attendance=users, online=1.0, view='recommender')
   for number, target in enumerate(VALUES[::2]):
     first, second = two_rounds(config, target, jax.random.key(number))
     seen = np.asarray(second.sums, np.int64)[:, 0]
@@ -172,7 +172,7 @@ def test_audits_refute_what_the_paper_claims(view, least):
     and (view == 'public')
     == (target.system.guarantee.released[-1] == 'id lists')
   )
-  (finding,) = auditing.audit(jax.random.key(1), [target], runs=16_000)
+  (finding,) = auditing.findings(jax.random.key(1), [target], runs=16_000)
   assert finding.stated == 1
   assert finding.refuted
   assert finding.lower_bound > least

@@ -252,4 +252,4 @@ def test_the_script_takes_lists(launch, table, tmp_path):
     f'--output={tmp_path / "other"}',
   )
   assert ran.returncode == 2
-  assert 'use --user_ids=FILE' in ran.stderr
+  assert 'use --user_ids' in ran.stderr

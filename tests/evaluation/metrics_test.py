@@ -112,13 +112,13 @@ def test_what_cannot_be_compared_is_refused(small_ratings):
   )
   secret = release._replace(factors=Factors(None, release.factors.item))
   for model, ratings, said in (
-    (release, data.by_item, r'40 rows .* do not fit a model of 60 users'),
+    (release, data.by_item, 'rows are by item, but must be by user'),
     (
       release,
       data,
       'of type Data must be Ratings, or training_data',
     ),
-    (release, strange, '1 rows .* do not fit a model of 60 users'),
+    (release, strange, '1 users .* do not fit a model of 60 users'),
     (short, small_ratings, 'do not fit a model of 60 users and 35 items'),
     (secret, small_ratings, 'no user factors, .*fold_in'),
     (

@@ -231,6 +231,7 @@ def test_train_writes_them_where_asked(launch, tmp_path):
   flags = [
     f'--ratings={tmp_path / "mine.csv"}',
     '--epsilon=5',
+    '--system=gaussian_mf',
     '--steps=3',
     '--devices=1',
   ]

@@ -92,8 +92,8 @@ def test_faulty_late_and_killed_nodes_come_to_the_same_bits(tmp_path):
   system = sdmf_by_messages(plan.config)
   simulated = fit(system, fit_key, training_data(RATINGS))
   state = folder / 'recommender' / 'state'
-  leaves, _ = files.load_leaves(state / 'items.safetensors')
-  np.testing.assert_array_equal(leaves['item'], simulated.factors.item)
+  leaves, _ = files.load_leaves(state / 'model' / 'model.safetensors')
+  np.testing.assert_array_equal(leaves['factors/item'], simulated.factors.item)
   # No ratings in anything that was sent.
   kept = b'\n'.join(data for _, _, data in read_transcript(state))
   assert not any(word in kept for word in rating_bytes())

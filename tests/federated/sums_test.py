@@ -7,6 +7,8 @@ import signal
 import tempfile
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from deployments import (
@@ -29,15 +31,21 @@ from deployments import (
 from benchmarks.federated import parties
 from benchmarks.federated.processes import processes
 from benchmarks.federated.results import bytes_table
+from dpmf_jax import certificates
 from dpmf_jax.federated import checks, envelopes, masks, messages
 from dpmf_jax.federated.asking import TooFewNodesError
 from dpmf_jax.federated.journal import journal
 from dpmf_jax.federated.parties import recommender
 from dpmf_jax.federated.plan import AGGREGATOR, Node, read_plan, write_plan
 from dpmf_jax.federated.sockets import local_exchange
-from dpmf_jax.federated.statement import certificate_of
+from dpmf_jax.federated.statement import certificate_of, write_published
 from dpmf_jax.federated.sums_protocol import own_sums
 from dpmf_jax.plans.untrusted_pmf import rating_loss
+from dpmf_jax.ratings.table import from_arrays, with_public_ids
+from dpmf_jax.rows import training_data
+from dpmf_jax.serving import models
+from dpmf_jax.serving.folding import fold_in
+from dpmf_jax.systems.untrusted_pmf import untrusted_pmf
 
 pytest.importorskip(
   'cryptography', reason='sealed messages need the package cryptography'
@@ -279,6 +287,38 @@ def test_what_is_stated_of_a_deployment_counts_a_node_as_its_users(sums):
   assert 'operating systems' in assumed
   assert document['parameters']['colluders'] == max(SIZES)
   assert document['parameters']['node_sizes'] == list(SIZES)
+
+
+def test_what_is_published_serves_anybody(sums, tmp_path):
+  """As the simulator's release does, with nothing but its folder."""
+  item, plan = sums.run(), sums.plan
+  published = tmp_path / 'model'
+  write_published(published, plan, item)
+  names = {path.name for path in published.iterdir()}
+  assert names == {'model.safetensors', 'ids.json', 'certificate.json'}
+  assert certificates.read(published)['status'] == 'proved'
+  model = models.load_model(published)
+  assert model.covered
+  me = {'me': {plan.item_ids[0]: 5, plan.item_ids[1]: 1}}
+  folded = fold_in(model, me)
+  ratings = from_arrays(
+    ['a', 'a'], plan.item_ids[:2], [5.0, 1.0], scale=plan.config.scale
+  )
+  users = ['a', *map(str, range(plan.num_users - 1))]
+  ratings = with_public_ids(ratings, users=users, items=plan.item_ids)
+  data = training_data(ratings)
+  system = untrusted_pmf(plan.config)
+  state = system.init(jax.random.key(0), data)
+  factors = state.factors._replace(item=jnp.asarray(model.item_factors))
+  want = system.model(state._replace(factors=factors), data)
+  np.testing.assert_allclose(
+    folded.user_factors[0],
+    want.factors.user[list(ratings.user_ids).index('a')],
+    rtol=1e-5,
+    atol=1e-6,
+  )
+  assert model.offset == want.offset
+  assert len(models.recommend(folded, 'me', k=3)) == 3
 
 
 # Envelopes.

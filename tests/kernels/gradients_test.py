@@ -6,10 +6,22 @@ import numpy as np
 import oracles
 import pytest
 
-from dpmf_jax.evaluation.metrics import rmse
-from dpmf_jax.kernels.gradients import gradients, row_gradient
+from dpmf_jax.evaluation.metrics import release_rmse
+from dpmf_jax.kernels.gradients import (
+  error_counts,
+  gradients,
+  row_gradient,
+  squared_error,
+)
 from dpmf_jax.mechanisms.clipping import clip_scale
-from dpmf_jax.rows import data_rows, device_mesh, put_replicated, training_data
+from dpmf_jax.ratings.synthetic import synthetic
+from dpmf_jax.rows import (
+  Data,
+  data_rows,
+  device_mesh,
+  put_replicated,
+  training_data,
+)
 from dpmf_jax.types import Factors, Release
 
 
@@ -88,7 +100,8 @@ def test_a_row_without_ratings_has_gradient_zero(small_ratings):
 def test_rmse_equals_the_oracle(small_ratings, scale):
   factors = random_factors(small_ratings, size=1.0)
   release = Release(Factors(*map(jnp.asarray, factors)), jnp.float32(3.0))
-  found = rmse(release, training_data(small_ratings).by_user, scale)
+  rows = training_data(small_ratings).by_user
+  found = release_rmse(release, rows, scale)
   want = oracles.rmse(small_ratings, *factors, offset=3.0, scale=scale)
   assert found == pytest.approx(want, rel=1e-5)
 
@@ -96,8 +109,42 @@ def test_rmse_equals_the_oracle(small_ratings, scale):
 def test_wrong_shapes_are_refused(small_ratings):
   factors = random_factors(small_ratings)
   data = training_data(small_ratings)
-  with pytest.raises(AssertionError):
+  with pytest.raises(ValueError, match='have 40 columns: give it 40 rows'):
     row_gradient(data.by_user, factors.item, factors.user)
   dropped = dataclasses.replace(data.by_user, num_rows=61)
-  with pytest.raises(AssertionError):
+  with pytest.raises(ValueError, match='have 61 rows'):
     row_gradient(dropped, *factors)
+
+
+@pytest.mark.parametrize(
+  'kernel',
+  [
+    row_gradient,
+    squared_error,
+    lambda rows, p, q: error_counts(rows, p, q, jnp.ones(1)),
+    lambda rows, p, q: row_gradient(
+      rows, p, jnp.ones((40, 5)), column_scale=q[:, 0]
+    ),
+  ],
+)
+@pytest.mark.parametrize(('users', 'items'), [(59, 40), (60, 39), (61, 40)])
+def test_factors_of_other_lengths_are_refused(
+  small_ratings, kernel, users, items
+):
+  rows = training_data(small_ratings).by_user
+  p, q = jnp.ones((users, 5)), jnp.ones((items, 5))
+  with pytest.raises(ValueError, match=r'the table of (rows|columns) is'):
+    jax.jit(kernel)(rows, p, q)
+
+
+def test_rows_of_the_wrong_side_are_refused():
+  # As many users as items: nothing but the side tells them apart.
+  ratings = synthetic(num_users=9, num_items=9, num_ratings=40, rank=2, seed=0)
+  data = training_data(ratings)
+  factors = Factors(jnp.ones((9, 2)), jnp.ones((9, 2)))
+  release = Release(factors, jnp.float32(3))
+  said = 'rows are by item, but must be by user: use data.by_user'
+  with pytest.raises(ValueError, match=said):
+    release_rmse(release, data.by_item)
+  with pytest.raises(ValueError, match=said):
+    gradients(Data(*data[::-1]), factors)

@@ -83,7 +83,7 @@ def test_what_is_found_is_within_its_bound_of_the_minimum(slope, bound):
 def test_the_error_is_more_than_float32_makes_of_a_far_minimum(slope):
   """Without ratings it is -push / slope, and places have 29 bits."""
   slope, rng = np.float32(slope), np.random.default_rng(1)
-  laid = put_rows(rows(np.zeros(1, int), np.zeros(1, int), np.zeros(1), 20_000))
+  laid = put_rows(rows(*np.zeros((2, 1), int), np.zeros(1), 20_000, 1))
   far = rng.uniform(2.0**26, 2.0**28, laid.num_rows)
   push = (far * slope).astype(np.float32)
   found = huber.balance(
@@ -304,7 +304,7 @@ def test_sums_of_long_rows_keep_their_low_bits():
   user = np.arange(length)
   label = np.where(user % 2 == 0, 477.0, -477.0).astype(np.float32)
   label[:32] = 1.0
-  laid = put_rows(rows(0 * user, user, label, 1))
+  laid = put_rows(rows(0 * user, user, label, 1, length))
   found = huber.clipped_sums(laid, jnp.zeros(1, jnp.int32), jnp.int32(500))
   assert int(found[0]) == int(label.astype(np.int64).sum())
 

@@ -42,6 +42,7 @@ def fitted(drawn, offset, ridge, *, devices=1, slots=32, slices=8):
     column,
     value,
     len(start),
+    len(factors),
     slots=slots,
     slices=slices,
     chunk_multiple=devices,

@@ -316,6 +316,10 @@ def test_table_over_epsilons():
     ('gaussian_mf', PAPER),
     ('gaussian', '--steps=1 --noise_multiplier=3'),
     ('randomized_response', '--steps=40 --epsilon_per_release=0.1'),
+    ('laplace', '--steps=3 --noise_multiplier=9 --delta=0'),
+    ('gaussian_mf', f'{PAPER} --plot_by=delta'),
+    ('power_mf', '--epsilon=1 --plot_by=delta'),
+    ('sdmf', '--variant=paper --epsilon_instant=1 --plot_by=delta'),
   ],
 )
 def test_plot(tmp_path, system, arguments):

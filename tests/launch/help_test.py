@@ -6,6 +6,7 @@ import pytest
 
 from dpmf_jax import plans
 from dpmf_jax.commands import settings
+from dpmf_jax.plans.settings import settings_of
 
 
 def shown(launch, command, *flags):
@@ -31,7 +32,7 @@ def test_the_settings_are_those_of_the_system(launch, system):
   )
   assert [*groups][:3] == ['data', 'privacy', 'system']
   listed = {name for names in groups.values() for name in names}
-  own = settings.fields(plans.SPECS[system])
+  own = {each.name for each in settings_of(plans.SPECS[system].config)}
   assert listed & settings.texts().keys() == own & settings.texts().keys()
   assert set(groups.get(f'settings of {system}', ())) <= own
   assert ('threshold' in listed) == plans.SPECS[system].personalized

@@ -151,6 +151,60 @@ def test_coins_are_counted_exactly(monkeypatch):
   assert said(response.instantaneous, both[1], ones, *both) == [True, False]
 
 
+@pytest.mark.parametrize('flip', [0.2689, np.float32(0.3), 5, jnp.int32(5)])
+def test_a_probability_is_no_coin(flip):
+  bits = jnp.arange(100) < 30
+  with pytest.raises(TypeError, match=r'flip=.* must be of uint32'):
+    response.permanent(jax.random.key(0), bits, flip)
+  with pytest.raises(TypeError, match=r'rated=.* must be of uint32'):
+    response.instantaneous(jax.random.key(0), bits, jnp.uint32(5), flip)
+  with pytest.raises(TypeError, match=r'flip=.* must be of uint32'):
+    jax.jit(response.permanent)(jax.random.key(0), bits, flip)
+
+
+def test_nothing_but_bits_leaves():
+  coins, key = jnp.uint32(2**30), jax.random.key(0)
+  wrong = jnp.array([0, 2, 1, -1], jnp.int8)
+  with pytest.raises(ValueError, match='bits have a 2, but must be 0 or 1'):
+    response.permanent(jax.random.clone(key), wrong, coins)
+  with pytest.raises(TypeError, match='bits are float32'):
+    response.permanent(jax.random.clone(key), wrong.astype('float32'), coins)
+  traced = jax.jit(response.permanent)(jax.random.clone(key), wrong, coins)
+  assert traced.dtype == bool
+  whole = response.permanent(jax.random.clone(key), wrong != 0, coins)
+  np.testing.assert_array_equal(traced, whole)
+  # Integers are the same bits.
+  one, other = (
+    response.permanent(jax.random.clone(key), jnp.arange(50) % 2 == 1, coins),
+    response.permanent(jax.random.clone(key), jnp.arange(50) % 2, coins),
+  )
+  np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize('epsilon', [0.1, 1.0, 4.0])
+def test_answers_lie_as_often_as_epsilon_says(epsilon):
+  bits = (jnp.arange(40_000) % 4 == 0).reshape(200, 200)
+  answers = response.randomized_response(jax.random.key(3), bits, epsilon)
+  assert answers.shape == bits.shape
+  lies = int((answers != bits).sum())
+  chance = 1 / (1 + math.exp(epsilon))
+  assert scipy.stats.binomtest(lies, bits.size, chance).pvalue > 1e-6
+  counts = response.debiased_counts(answers, epsilon)
+  assert counts.shape == (200,)
+  error = math.sqrt(bits.size * chance * (1 - chance)) / (1 - 2 * chance)
+  assert abs(float(counts.sum()) - bits.sum()) < 5 * error
+  columns = response.debiased_counts(answers, epsilon, axis=1)
+  np.testing.assert_allclose(columns.sum(), counts.sum(), rtol=1e-3)
+
+
+@pytest.mark.parametrize('epsilon', [-1.0, 21.0, math.nan, True])
+def test_epsilons_that_are_none_are_refused(epsilon):
+  with pytest.raises(ValueError, match='epsilon'):
+    response.randomized_response(jax.random.key(0), jnp.ones(2, bool), epsilon)
+  with pytest.raises(ValueError, match='above 0'):
+    response.debiased_counts(jnp.ones(2, bool), 0.0)
+
+
 def test_certain_is_all_coins_but_one():
   answer, _ = made(h=10, items=100, epsilon_instant=1.0)
   coins = response.coins(answer._replace(rated=1.0, unrated=0.0))

@@ -32,7 +32,7 @@ def kept_pairs(kept, rows, by_user):
 def both_samples(data, threshold, seed=0):
   return [
     kept_pairs(
-      sampling.sample(
+      sampling.sample_cells(
         jax.random.key(seed),
         rows,
         sampling.probabilities(rows.epsilon, threshold),
@@ -78,7 +78,7 @@ def test_ratings_are_kept_with_their_probability():
   rows = training_data(ratings).by_user
   group = rows.row[..., None] % 4 * jnp.ones_like(rows.column)
   chances = np.array([0.0, 0.07, 0.5, 1.0])
-  kept = sampling.sample(
+  kept = sampling.sample_cells(
     jax.random.key(0), rows, jnp.asarray(chances, jnp.float32)[group], True
   )
   used = np.arange(32) < np.asarray(rows.length)[..., None]

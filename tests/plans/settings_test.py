@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import numpy as np
+import optax
 import pytest
 
 from dpmf_jax import systems
@@ -91,3 +92,27 @@ def test_steps_and_guarantee_are_those_of_the_plan(name):
   for steps in (-1, plan.steps + 1):
     with pytest.raises(ValueError, match='must be in'):
       plan.epsilon(steps, 1e-5)
+
+
+@pytest.mark.parametrize('name', ['gaussian_mf', 'nonprivate'])
+def test_a_step_size_beside_an_optimizer_is_refused(name):
+  variant = next(iter(SPECS[name].variants))
+  needed = {'scale': (1.0, 5.0)}
+  if name == 'gaussian_mf':
+    needed |= {'epsilon': 1.0, 'delta': 1e-6}
+  adam = optax.adam(0.01)
+  with pytest.raises(
+    ValueError, match=r'step_size=0.5 would be ignored beside'
+  ):
+    config_of(name, variant, **needed, step_size=0.5, optimizer=adam)
+  config = config_of(name, variant, **needed, optimizer=adam)
+  assert dataclasses.replace(config, rank=3).optimizer is adam
+
+
+def test_a_paper_may_have_another_optimizer():
+  adam = optax.adam(0.01)
+  config = config_of(
+    'gaussian_mf', 'paper', scale=(1.0, 5.0), epsilon=1.0, delta=1e-6,
+    optimizer=adam,
+  )  # fmt: skip
+  assert config.optimizer is adam

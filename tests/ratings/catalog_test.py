@@ -17,6 +17,7 @@ SIZES = {
   'ml-1m': (6040, 3706, 1000209),
   'netflix-slice': (90619, 91, 242480),
   'anime-slice': (4714, 7157, 419943),
+  'jester-1': (24983, 100, 1810455),
 }
 U_DATA = b'1\t2\t3\t4\n5\t2\t4\t4\n'
 U_ITEM = b'2|Some Film (1999)|x\n'
@@ -80,9 +81,14 @@ def test_real_data_sets(name, data_dir):
   ratings = catalog.load(name, data_dir=data_dir, quiet=True)
   assert (ratings.num_users, ratings.num_items, len(ratings)) == SIZES[name]
   assert ratings.name == name
-  assert ratings.scale == ((1, 10) if name == 'anime-slice' else (1, 5))
-  assert ratings.value.min() == ratings.scale[0]
+  scales = {'anime-slice': (1, 10), 'jester-1': (-10, 10)}
+  assert ratings.scale == scales.get(name, (1, 5))
   assert ratings.value.max() == ratings.scale[1]
+  if name == 'jester-1':  # in steps, none of which is -10; without titles
+    assert ratings.value.min() == np.float32(-9.95)
+    assert ratings.item_ids.tolist() == list(range(1, 101))
+    return
+  assert ratings.value.min() == ratings.scale[0]
   assert all(str(item) in ratings.titles for item in ratings.item_ids)
 
 

@@ -1,5 +1,6 @@
 """Tests of the readers and writers, on small files and on the real ones."""
 
+import gzip
 import os
 import time
 import warnings
@@ -120,6 +121,84 @@ def test_columns_can_be_given(save):
   assert triples(formats.read(path, scale=SCALE, delimiter='|')) == [
     ('a', 'b', 3)
   ]
+
+
+def test_gzip_is_unpacked(save):
+  packed = gzip.compress(PLAIN.replace(',', '\t').encode())
+  for name in ('u.data.gz', 'a.tsv.gz', 'a'):
+    assert triples(formats.read(save(packed, name), scale=SCALE)) == ROWS
+  for broken in (packed[:-9], packed[:20] + b'x' + packed[21:]):
+    with pytest.raises(DataError, match='is not whole gzip'):
+      formats.read(save(broken, 'a.tsv.gz'), scale=SCALE)
+
+
+def test_quotes_after_a_backslash(save):
+  text = 'user;item;rating;title\n1;2;3;"a \\"b\\" c"\n"d\\\\";2;4;"\\"e"\n'
+  ratings = formats.read(save(text), scale=SCALE)
+  assert triples(ratings) == [('1', 2, 3), ('d\\', 2, 4)]
+  # Where doubled quotes can be read, a backslash is only that.
+  ratings = formats.read(save('"a\\",2,3\n"b ""c""",2,4\n'), scale=SCALE)
+  assert triples(ratings) == [('a\\', 2, 3), ('b "c"', 2, 4)]
+
+
+MATRIX = [(1, 2, 3.0), (1, 3, 4.5), (3, 1, 1.0)]
+
+
+@pytest.mark.parametrize(
+  ('text', 'options'),
+  [
+    ('0 3 4.5\n0 0 0\n1 0 0.0\n', {'missing': 0}),
+    ('0 3 4.5\n0 0 0\n1 0 0.0\n', {'missing': '0'}),
+    (',3,4.5\n,,\n1,,\n', {}),
+    (' ,3, 4.5\n,,\n1,,\n', {'missing': ''}),
+    ('NA\t3\t4.5\r\nNA\tNA\tNA\r\n1\tNA\tNA\r\n', {'missing': 'NA'}),
+    ('2;99;3;4.5\n0;99;99;99\n1;1;99;99\n',
+     {'missing': 99, 'columns': {'item': 1}}),
+    ('userId,1,2,3\n1,,3,4.5\n2,,,\n3,1,,\n', {}),
+    ('3,1,2\n4.5,,3\n,,\n,1,\n', {'header': True}),
+    ('1,x,,3,4.5\n2,y,,,\n3,z,1,,\n', {'columns': {'user': 0, 'item': 2}}),
+    ('age,who,1,2,3\n9,1,,3,4.5\n9,3,1,,\n',
+     {'columns': {'user': 'who', 'item': '1'}}),
+    ('user,"1","2","3"\n1,,3,4.5\n3,1,,\n', {}),
+  ],
+)  # fmt: skip
+def test_a_matrix_in_many_ways(save, text, options):
+  ratings = formats.read(save(text), scale=SCALE, format='dense', **options)
+  assert sorted(triples(ratings)) == MATRIX
+
+
+def test_names_in_a_matrix(save):
+  path = save('user,b,a\nx,3,\ny,,4\n')
+  ratings = formats.read(path, scale=SCALE, format='dense')
+  assert triples(ratings) == [('x', 'b', 3), ('y', 'a', 4)]
+
+
+@pytest.mark.parametrize(
+  ('text', 'options', 'message'),
+  [
+    ('1,2\n3,x\n', {}, "line 2, field 2: rating 'x' is not a number"),
+    ('1,2\n3,0\n', {}, r'line 2, field 2: rating 0 is outside the scale 1'),
+    ('1,2\n3,\n', {'missing': 0}, 'line 2, field 2: the rating is empty'),
+    ('1,2\n3\n', {}, r'line 2: has 1 column\(s\), expected 2'),
+    ('0,0\n0,0\n', {'missing': 0}, 'every rating is missing=0'),
+    ('1,2\n', {'columns': {'rating': 0}}, "'rating' is not one of user, item"),
+    ('1,2\n', {'columns': {'item': 2}}, 'no item column 2'),
+    ('1,2\n', {'columns': {'user': 1}}, 'must come before those of items'),
+    ('user,\n1,2\n', {}, 'line 1, field 2: empty item id'),
+    ('1,2,3\n', {'format': 'csv', 'missing': 0}, "for format='dense' alone"),
+  ],
+)
+def test_mistakes_in_a_matrix(save, text, options, message):
+  with pytest.raises(DataError, match=message):
+    formats.read(save(text), **({'scale': SCALE, 'format': 'dense'} | options))
+
+
+def test_the_netflix_matrix(data_dir):
+  path = data_dir / 'netflix' / 'netflix_dense_1200x1200.txt'
+  ratings = formats.read(path, scale=SCALE, format='dense', missing=0)
+  assert (ratings.num_users, ratings.num_items) == (1200, 1200)
+  assert len(ratings) == 1_111_768
+  assert triples(ratings)[:3] == [(1, 1, 2), (1, 2, 4), (1, 3, 5)]
 
 
 def test_timestamps(save):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpmf_jax import accounting
 from dpmf_jax.ratings import formats, writing
 from dpmf_jax.ratings import specification as s
 from dpmf_jax.ratings.splits import random_split, uniforms
@@ -351,7 +352,7 @@ def test_no_flag_leaves_the_ratings_alone(with_flags):
   module, ratings = with_flags(), table()
   module.check(system='gaussian_mf', personalized=False, path=None)
   assert module.attach(ratings, path=None, format='auto') is ratings
-  assert module.public() == module.digest(ratings) == {}
+  assert module.public() == {}
 
 
 def test_fractions_by_flags(with_flags, many):
@@ -362,7 +363,6 @@ def test_fractions_by_flags(with_flags, many):
   np.testing.assert_array_equal(found.epsilon, wanted.epsilon)
   words = 'fractions: conservative 0.54, moderate 0.37, lowest 0.1, middle 0.2'
   assert module.public()['specification'].startswith(words)
-  first = module.digest(found)
   module = with_flags(
     '--specification=fractions', '--conservative=0.2', '--moderate=0.3',
     '--lowest=0.3', '--middle=0.4', '--highest=2', '--specification_seed=5',
@@ -373,7 +373,6 @@ def test_fractions_by_flags(with_flags, many):
     seed=5,
   )  # fmt: skip
   np.testing.assert_array_equal(found.epsilon, wanted.epsilon)
-  assert module.digest(found) != first
 
 
 def test_files_by_flags(with_flags, tmp_path):
@@ -439,7 +438,7 @@ def test_thresholds_that_cannot_be(with_flags, words, message):
 
 def test_thresholds_by_flags(with_flags, tmp_path):
   module = with_flags()
-  assert module.threshold(method='weights') is None
+  assert module.threshold() is None
   assert module.asked() is None
   users = write(tmp_path, 'a,0.5\nz,7\nb,1.5\n', 'users.csv')
   for words, t in (
@@ -451,8 +450,12 @@ def test_thresholds_by_flags(with_flags, tmp_path):
   ):
     with flagsaver_of(words) as module:
       module.check(system='p', personalized=True, path='ratings.csv')
-      assert module.threshold(method='sampling') == pytest.approx(t)
-      assert module.public()['threshold'] in words[0]
+      rule, public = module.threshold(), module.asked()
+      if isinstance(rule, str):
+        rule = accounting.personal_threshold(
+          public.epsilon, rule, public.share, method='sampling'
+        )
+      assert rule == pytest.approx(t)
 
 
 def test_other_systems_refuse_a_specification(launch, tmp_path):
@@ -462,7 +465,7 @@ def test_other_systems_refuse_a_specification(launch, tmp_path):
   )  # fmt: skip
   assert done.returncode == 2
   assert done.stderr.splitlines() == [
-    'error: --specification is for personalized systems: --system=gaussian_mf '
+    'error: --specification is for personalized systems: --system=auto '
     'gives every rating the same epsilon'
   ]
   assert not (tmp_path / 'run').exists()

@@ -158,8 +158,8 @@ def test_new_users_in_any_form(model):
     np.testing.assert_array_equal(found.user_factors, want.user_factors)
     np.testing.assert_array_equal(found.user_ids, want.user_ids)
     assert [r.item for r in models.recommend(found, 'me')] == [30]
-  for given in ({'50': 5}, {'me': {}}, [('me', 10, 5)]):
-    with pytest.raises(ValueError, match='must be Ratings, a DataFrame or'):
+  for given in ({'50': 5}, {'me': {}}):
+    with pytest.raises(ValueError, match=r'user: \{item: rating'):
       folding.fold_in(model, given)
 
 

@@ -120,6 +120,13 @@ def test_release_holds_no_more_than_the_model(case, data):
       np.testing.assert_array_equal(released, known)
 
 
+def test_ratings_of_another_scale_are_refused(case, data):
+  system = build(*case, scale=(0.0, 1.0))
+  assert system.scale == (0.0, 1.0)
+  with pytest.raises(ValueError, match=r'system has scale=\(0.0, 1.0\), but'):
+    fit(system, jax.random.key(0), data)
+
+
 def test_guarantee_is_complete(case):
   guarantee = build(*case).guarantee
   assert guarantee.status in ('proved', 'claimed', 'none')

@@ -255,9 +255,8 @@ def test_an_open_step_is_the_mean_of_all_gradients(small_ratings):
     shared=jax.tree.map(draw, state.shared),
   )
   step = jitted(system.step)
-  quiet = state._replace(
-    langevin=state.langevin._replace(likelihood=jnp.float32(0))
-  )
+  langevin = state.hyper.langevin._replace(likelihood=jnp.float32(0))
+  quiet = state._replace(hyper=state.hyper._replace(langevin=langevin))
   # The same noise in both.
   one, two = (step(jax.random.key(1), s, data) for s in (state, quiet))
 

@@ -424,6 +424,14 @@ def test_no_party_sees_what_it_must_not(small_ratings):
     sums._masked_reports(jax.random.key(0), state, many)
 
 
+def test_dynamic_users_come_and_go_without_another_word():
+  assert paper().online == 1
+  assert paper(attendance='dynamic').online == 0.5
+  assert paper(attendance='dynamic', online=1.0).online == 1
+  with pytest.raises(ValueError, match=r"attendance='dynamic' is for variant="):
+    sound(attendance='dynamic')
+
+
 # Messages.
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from absl import flags
 
-from dpmf_jax.commands import cli
-
 _PLAN = flags.DEFINE_string('plan', None, "The run's plan.")
 _STATE = flags.DEFINE_string('state', None, 'Folder of the recommender alone.')
 _SOCKETS = flags.DEFINE_string('sockets', None, "Folder of workers' sockets.")
@@ -35,9 +33,10 @@ def run(
   seed: int | None,
   transcript: bool,
 ) -> None:
-  """Returns when all rounds are done; STATE/items.safetensors has the items.
+  """Returns when all rounds are done; STATE/model has what may be published.
 
-  For sums STATE/certificate.json says what is proved of them.
+  `launch.recommend --model=STATE/model` serves from it. For sums its
+  certificate says what is proved of them.
 
   Args:
     plan_path: of the run.
@@ -46,11 +45,10 @@ def run(
     seed: for experiments.
     transcript: whether to keep all messages.
   """
-  from dpmf_jax import files
   from dpmf_jax.federated import parties
   from dpmf_jax.federated.journal import journal
   from dpmf_jax.federated.plan import read_plan
-  from dpmf_jax.federated.statement import certificate_of
+  from dpmf_jax.federated.statement import write_published
 
   plan = read_plan(plan_path)
   folder = Path(state)
@@ -62,9 +60,7 @@ def run(
   except Exception as error:
     book.log('failed', why=f'{type(error).__name__}: {error}')
     raise
-  if plan.sums:
-    files.write_json(folder / 'certificate.json', certificate_of(plan))
-  files.save_tree(folder / 'items.safetensors', {'item': item})
+  write_published(folder / 'model', plan, item)
   book.log('written')
 
 
@@ -96,7 +92,3 @@ def main(argv) -> int:
     print(f'stopped: {error}')
     return 1
   return 0
-
-
-if __name__ == '__main__':
-  cli.run(main)

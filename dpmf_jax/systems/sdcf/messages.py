@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,6 @@ from dpmf_jax.systems.sdcf.client_blocks import (
 from dpmf_jax.systems.sdcf.types import (
   Client,
   Public,
-  Rules,
   State,
   Total,
   Upload,
@@ -45,22 +45,17 @@ def online_report(
   client: Client,
   own: Profile,
   public: Public,
-  rules: Rules,
+  rules: Any,
 ) -> tuple[Client, Upload, jax.Array]:
   """One client after a round, its message, and whether it is online.
 
   A client that is offline does nothing, and its message is empty.
   """
-  online_key, report_key = jax.random.split(key)
-  online = jax.random.uniform(online_key) < rules.online
-  online &= client.memory.active
-  moved, report = client_report(report_key, client, own, public)
-  keep = lambda new, old: jnp.where(online, new, old)
-  report = report._replace(
-    item=keep(report.item, own.rated.size),
-    shared=jax.tree.map(lambda x: keep(x, 0), report.shared),
+  client, report, online = sdcf.if_online(
+    client_report, key, client, own, public, rules
   )
-  return jax.tree.map(keep, moved, client), report, online
+  item = jnp.where(online, report.item, own.rated.size)
+  return client, report._replace(item=item), online
 
 
 def all_reports(
@@ -70,7 +65,7 @@ def all_reports(
   rows: Rows,
   blocks: Blocks,
   public: Public,
-  rules: Rules,
+  rules: Any,
   *,
   first: jax.Array | int = 0,
 ) -> tuple[Client, Upload, jax.Array]:

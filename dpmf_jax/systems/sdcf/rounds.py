@@ -18,7 +18,7 @@ items is ever held but packed bits.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,17 +43,16 @@ from dpmf_jax.systems.sdcf.client_blocks import (
 from dpmf_jax.systems.sdcf.types import (
   Client,
   Contribution,
-  Hyper,
   Memory,
   OpenState,
   Public,
-  Rules,
   Server,
   State,
   Summed,
   Total,
   Upload,
 )
+from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Release
 
 ClientRound = Callable[..., tuple[Client, Contribution]]
@@ -101,7 +100,7 @@ def client_report(
 
 
 def item_gradients(
-  keys: tuple[jax.Array, jax.Array], total: Total, at: Any, public: Public
+  keys: Sequence[jax.Array], total: Total, at: Any, public: Public
 ) -> Total:
   """`total` with ridge and noise, for items `at`; eq. (6) of the paper."""
   gradient = langevin_sum(
@@ -142,7 +141,7 @@ def simulated_round(
   rows: Rows,
   blocks: Blocks,
   public: Any,
-  rules: Rules,
+  rules: Any,
   shapes: Total,
 ) -> tuple[Client, Total]:
   """All clients after a round, and the sum of what those online tell.
@@ -152,17 +151,9 @@ def simulated_round(
   """
 
   def one(key, client, own, public):
-    online_key, round_key = jax.random.split(key)
-    online = jax.random.uniform(online_key) < public[1].online
-    online &= client.memory.active
-    moved, sent = client_round(round_key, client, own, public[0])
-    keep = lambda new, old: jnp.where(online, new, old)
-    sent = sent._replace(
-      error=keep(sent.error, 0.0),
-      sent=sent.sent & online,
-      shared=jax.tree.map(lambda x: keep(x, 0), sent.shared),
-    )
-    return jax.tree.map(keep, moved, client), sent
+    client, sent, online = if_online(client_round, key, client, own, *public)
+    error = jnp.where(online, sent.error, 0.0)
+    return client, sent._replace(error=error, sent=sent.sent & online)
 
   def run(keys, clients, own, public):
     clients, sent = jax.vmap(one, (0, 0, 0, None))(keys, clients, own, public)
@@ -174,6 +165,29 @@ def simulated_round(
     return clients, total
 
   return over_clients(run, key, clients, rows, blocks, (public, rules), shapes)
+
+
+def if_online(
+  run: Callable[..., tuple[Client, Any]],
+  key: jax.Array,
+  client: Client,
+  own: Profile,
+  public: Public,
+  rules: Any,
+) -> tuple[Client, Any, jax.Array]:
+  """One client after `run`, what it sends, and whether it is online.
+
+  Where it is not, it has not changed and what it sends does not count; what
+  that has of `shared` is 0.
+  """
+  online_key, run_key = jax.random.split(key)
+  online = jax.random.uniform(online_key) < rules.online
+  online &= client.memory.active
+  moved, sent = run(run_key, client, own, public)
+  keep = lambda new, old: jnp.where(online, new, old)
+  shared = jax.tree.map(lambda x: keep(x, 0), sent.shared)
+  moved = jax.tree.map(keep, moved, client)
+  return moved, sent._replace(shared=shared), online
 
 
 def total_shapes(num_items: int, width: int, shared: Any = None) -> Total:
@@ -202,18 +216,8 @@ def start_memory(
   the number of the first client, where those before it are elsewhere.
   """
   coins, unsolved = coins_of(rows, num_items, config)
-  nothing = jax.ShapeDtypeStruct((num_items,), jnp.float32)
-
-  def run(keys, flip, own, public):
-    del public
-    bits = jax.vmap(response.permanent)(keys, own.rated, flip)
-    drawn = jnp.packbits(bits, axis=-1), own.rated.any(axis=-1)
-    return drawn, zeros_of(nothing)
-
   flip = jnp.asarray(coins.flip)
-  (bits, active), _ = over_clients(
-    run, key, flip, rows, blocks, (), nothing, first=first
-  )
+  bits, active = _permanent_bits(key, flip, rows, blocks, first, num_items)
   memory = Memory(
     bits=bits,
     unrated=jnp.asarray(coins.unrated),
@@ -223,6 +227,20 @@ def start_memory(
     active=active,
   )
   return memory, unsolved
+
+
+@functools.partial(jax.jit, static_argnames=('num_items',))
+def _permanent_bits(key, flip, rows: Rows, blocks, first, num_items: int):
+  """Packed bits [U, I / 8] of clients, and which of them have ratings, [U]."""
+  nothing = jax.ShapeDtypeStruct((num_items,), jnp.float32)
+
+  def run(keys, flip, own, public):
+    del public
+    bits = jax.vmap(response.permanent)(keys, own.rated, flip)
+    drawn = jnp.packbits(bits, axis=-1), own.rated.any(axis=-1)
+    return drawn, zeros_of(nothing)
+
+  return over_clients(run, key, flip, rows, blocks, (), nothing, first=first)[0]
 
 
 def coins_of(
@@ -264,7 +282,7 @@ def server_apply(
   total: Total,
   converged: jax.Array,
   active: jax.Array,
-  rules: Rules,
+  rules: Any,
   *,
   optimizer: optax.GradientTransformation,
   average: Average,
@@ -312,12 +330,9 @@ def mean_gradients(total: Total, average: Average) -> tuple[Any, Any]:
   return mean(total.gradient, total.received), shared
 
 
-def rules_of(config: SDCFSettings) -> Rules:
-  return Rules(
-    online=jnp.float32(config.online),
-    tolerance=jnp.float32(config.tolerance),
-    agreement=jnp.float32(config.agreement),
-  )
+def rules_of(config: SDCFSettings) -> Any:
+  """Traced settings of who takes part and when to stop."""
+  return traced(config, 'online', 'tolerance', 'agreement')
 
 
 def frozen_if(stopped: jax.Array, old: Any, new: Any) -> Any:
@@ -409,7 +424,7 @@ def clients_of(state: State) -> Client:
   return Client(state.factors.user, state.memory, features)
 
 
-def public_of(state: State) -> Public:
+def public_of(state: State | OpenState) -> Public:
   """What the server tells every client in the next round."""
   hyper = state.hyper
   return Public(
@@ -435,22 +450,42 @@ def start(
   features: Factors | None = None,
 ) -> State:
   """The state before the first round: permanent bits are drawn here."""
-  rows, num_items = data.by_user, data.by_item.num_rows
-  blocks = client_blocks(rows, num_items)
-  memory, unsolved = start_memory(bits_key, rows, blocks, config, num_items)
+  begun = open_start(
+    ridge_key, data, factors, config, shared=shared, features=features
+  )
+  memory, unsolved = start_memory(
+    bits_key, data.by_user, begun.blocks, config, data.by_item.num_rows
+  )
   return State(
-    factors=factors,
+    **begun._asdict(),
     memory=memory,
-    optimizer=sgld.optimizer_of(config).init((factors.item, shared)),
-    round=jnp.int32(0),
     stopped=jnp.int32(0),
     unsolved=jnp.asarray(unsolved),
     sent=jnp.float32(0),
-    blocks=blocks,
-    hyper=Hyper(
-      langevin=sgld.langevin(ridge_key, config, rows),
+  )
+
+
+def open_start(
+  ridge_key: jax.Array,
+  data: Data,
+  factors: Factors,
+  config: SDCFSettings,
+  *,
+  shared: Any = None,
+  features: Factors | None = None,
+) -> OpenState:
+  """The state of a system without privacy, before the first round."""
+  return OpenState(
+    factors=factors,
+    optimizer=sgld.optimizer_of(config).init((factors.item, shared)),
+    round=jnp.int32(0),
+    blocks=client_blocks(data.by_user, data.by_item.num_rows),
+    hyper=traced(
+      config,
+      langevin=sgld.langevin(ridge_key, config, data.by_user),
       rules=rules_of(config),
-      epsilon_value=jnp.float32(getattr(config, 'epsilon_value', 0.0)),
+      epsilon_value=getattr(config, 'epsilon_value', 0.0),
+      side=None,
     ),
     shared=shared,
     features=features,

@@ -103,23 +103,6 @@ class Server(NamedTuple):
   shared: Any = None
 
 
-class Rules(NamedTuple):
-  """Traced settings of who takes part and when to stop."""
-
-  online: jax.Array  # chance to be online in a round
-  tolerance: jax.Array  # largest relative move that counts as converged
-  agreement: jax.Array  # part of the clients that must say so
-
-
-class Hyper(NamedTuple):
-  """Traced settings: changing one does not compile again."""
-
-  langevin: sgld.Langevin
-  rules: Rules
-  epsilon_value: jax.Array  # eps_g, where there is one
-  side: Any = None  # step size of what is not a factor, over eta
-
-
 class State(NamedTuple):
   factors: Factors
   memory: Memory  # of all clients, [U, ...]
@@ -129,9 +112,9 @@ class State(NamedTuple):
   unsolved: jax.Array  # int32, clients with clipped p and q
   sent: jax.Array  # gradients that the server got in the last round
   blocks: Blocks
-  hyper: Hyper
-  shared: Any = None  # what is public and of no single item
-  features: Any = None  # Factors of [U, F] and [I, G]
+  hyper: Any  # `traced`
+  shared: Any  # what is public and of no single item
+  features: Any  # Factors of [U, F] and [I, G]
 
 
 class OpenState(NamedTuple):
@@ -141,10 +124,9 @@ class OpenState(NamedTuple):
   optimizer: Any
   round: jax.Array
   blocks: Blocks
-  langevin: sgld.Langevin
-  side: Any = None
-  shared: Any = None
-  features: Any = None
+  hyper: Any
+  shared: Any
+  features: Any
 
 
 class Public(NamedTuple):

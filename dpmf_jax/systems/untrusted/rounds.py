@@ -36,7 +36,7 @@ from dpmf_jax.plans.untrusted_pmf import (
 )
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems import pmf
-from dpmf_jax.systems.traced import MOMENTUM, optimizer_state
+from dpmf_jax.systems.traced import MOMENTUM, optimizer_state, traced
 from dpmf_jax.systems.untrusted.views import (
   PublicView,
   RecommenderView,
@@ -49,18 +49,6 @@ from dpmf_jax.types import Factors, Release
 _REACH = 30
 
 
-class Hyper(NamedTuple):
-  """Traced settings: changing one does not compile again."""
-
-  step_size: jax.Array
-  ridge: jax.Array
-  noise: jax.Array  # 2 tau sqrt(d) / epsilon
-  round_noise: jax.Array
-  residual_bound: jax.Array
-  online: jax.Array
-  spacing: jax.Array  # 2^-f
-
-
 class State(NamedTuple):
   factors: Factors
   optimizer: Any  # of optax
@@ -68,7 +56,7 @@ class State(NamedTuple):
   noise: jax.Array  # [I, D] int32, the sum of the shares
   sums: jax.Array  # [2, I, D] int32, of the last two rounds, as received
   done: jax.Array  # int32, rounds so far
-  hyper: Hyper
+  hyper: Any  # `traced`
 
 
 def fraction_bits(config: UntrustedPMFConfig, num_users: int) -> int:
@@ -77,15 +65,14 @@ def fraction_bits(config: UntrustedPMFConfig, num_users: int) -> int:
   return secure_sum.fraction_bits(num_users, 2 * config.residual_bound, spread)
 
 
-def hyper_of(config: UntrustedPMFConfig, num_users: int) -> Hyper:
-  return Hyper(
-    step_size=jnp.float32(config.step_size),
-    ridge=jnp.float32(config.ridge),
-    noise=jnp.float32(share_scale(config)),
-    round_noise=jnp.float32(config.round_noise),
-    residual_bound=jnp.float32(config.residual_bound),
-    online=jnp.float32(config.online),
-    spacing=jnp.float32(2.0 ** -fraction_bits(config, num_users)),
+def hyper_of(config: UntrustedPMFConfig, num_users: int) -> Any:
+  """The traced settings; `noise` is 2 tau sqrt(d) / epsilon."""
+  names = 'step_size', 'ridge', 'round_noise', 'residual_bound', 'online'
+  return traced(
+    config,
+    *names,
+    noise=share_scale(config),
+    spacing=2.0 ** -fraction_bits(config, num_users),
   )
 
 
@@ -98,12 +85,12 @@ def start_factors(key: jax.Array, sizes: tuple[int, int], rank: int) -> Factors:
   )
 
 
-def start_optimizer(factors: Any, hyper: Hyper, num_ratings: jax.Array) -> Any:
+def start_optimizer(factors: Any, hyper: Any, num_ratings: jax.Array) -> Any:
   """That of one side or both, before the first round."""
   return optimizer_state(MOMENTUM, factors, hyper.step_size / num_ratings)
 
 
-def start(key: jax.Array, data: Data, hyper: Hyper, *, rank: int) -> State:
+def start(key: jax.Array, data: Data, hyper: Any, *, rank: int) -> State:
   """The state before the first round, in which noise is drawn."""
   sizes = data.by_user.num_rows, data.by_item.num_rows
   begun = start_factors(key, sizes, rank)
@@ -122,7 +109,7 @@ def start(key: jax.Array, data: Data, hyper: Hyper, *, rank: int) -> State:
 
 
 def gradient_counts(
-  user: jax.Array, item: jax.Array, value: jax.Array, hyper: Hyper
+  user: jax.Array, item: jax.Array, value: jax.Array, hyper: Any
 ) -> jax.Array:
   """Gradients of (r - p.q)^2 in q for ratings [...], as int32 [..., D].
 
@@ -138,7 +125,7 @@ def gradient_counts(
 
 
 def share_counts(
-  normal: jax.Array, noise_scales: jax.Array, raters: jax.Array, hyper: Hyper
+  normal: jax.Array, noise_scales: jax.Array, raters: jax.Array, hyper: Any
 ) -> jax.Array:
   """Shares of noise, int32 [..., D].
 
@@ -152,12 +139,12 @@ def share_counts(
   return _counts(hyper.noise * jnp.sqrt(2.0 * noise_scales) * own, hyper)
 
 
-def _counts(values: jax.Array, hyper: Hyper) -> jax.Array:
+def _counts(values: jax.Array, hyper: Any) -> jax.Array:
   return jnp.round(values / hyper.spacing).astype(jnp.int32)
 
 
 def gradient_sums(
-  rows: Rows, factors: Factors, online: jax.Array, hyper: Hyper
+  rows: Rows, factors: Factors, online: jax.Array, hyper: Any
 ) -> jax.Array:
   """The sums [I, D] int32 of the gradients of users that are online."""
 
@@ -233,7 +220,7 @@ def round_keys(key: jax.Array) -> RoundKeys:
   return RoundKeys(*jax.random.split(key, 3))
 
 
-def who_is_online(key: jax.Array, hyper: Hyper, num_users: int) -> jax.Array:
+def who_is_online(key: jax.Array, hyper: Any, num_users: int) -> jax.Array:
   """[U] bool, of dynamic users in a round."""
   return jax.random.bernoulli(key, hyper.online, (num_users,))
 
@@ -287,15 +274,13 @@ STEPS = {users: _rounds_step(users) for users in ('static', 'dynamic')}
 
 
 def user_gradient(
-  rows: Rows, user: jax.Array, item: jax.Array, hyper: Hyper
+  rows: Rows, user: jax.Array, item: jax.Array, hyper: Any
 ) -> jax.Array:
   """The gradient [U, D] that users follow at home, from their own ratings."""
   return 2.0 * (row_gradient(rows, user, item) + hyper.ridge * user)
 
 
-def server_gradient(
-  sums: jax.Array, items: jax.Array, hyper: Hyper
-) -> jax.Array:
+def server_gradient(sums: jax.Array, items: jax.Array, hyper: Any) -> jax.Array:
   """The gradient [I, D] that the recommender follows, from unmasked sums."""
   return sums.astype(jnp.float32) * hyper.spacing + 2.0 * hyper.ridge * items
 

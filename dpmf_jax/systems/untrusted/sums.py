@@ -30,6 +30,7 @@ from dpmf_jax.plans.untrusted_pmf import (
 )
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems import noisy_equations
+from dpmf_jax.systems.traced import traced
 from dpmf_jax.systems.untrusted.views import (
   PublicView,
   RecommenderView,
@@ -42,26 +43,12 @@ _MAX_RANK = 16
 _MAX_REPORTED = 2**22
 
 
-class Hyper(NamedTuple):
-  """Traced settings: changing one does not compile again."""
-
-  count_size: jax.Array  # int32
-  label_size: jax.Array  # int32
-  label_bound: jax.Array
-  center: jax.Array
-  noise_variance: jax.Array  # of a coordinate of the sums
-  more_shape: jax.Array  # of noise beyond what is needed: c / (U - c)
-  prior_variance: jax.Array
-  bias_ridge: jax.Array
-  vector_ridge: jax.Array
-
-
 class State(NamedTuple):
   factors: Factors  # users: features and 0; items: vector and 1
   features: jax.Array  # [U, D] int32
   sums: jax.Array  # [I, W] int32, as the recommender gets them
   more: jax.Array  # [I, W] int32, what the shares of c users add to the noise
-  hyper: Hyper
+  hyper: Any  # `traced`
 
 
 def width(rank: int) -> int:
@@ -88,8 +75,11 @@ def feature_counts(features: ArrayLike) -> np.ndarray:
   return counts
 
 
-def hyper_of(config: UntrustedPMFConfig, num_users: int) -> Hyper:
+def hyper_of(config: UntrustedPMFConfig, num_users: int) -> Any:
   """The traced settings for that many users.
+
+  Also integers, the sizes of counts and labels; `noise_variance` of a
+  coordinate of the sums; and `more_shape` of noise beyond what is needed.
 
   Raises:
     ValueError: where sums could wrap, or nobody is left to add noise.
@@ -104,20 +94,21 @@ def hyper_of(config: UntrustedPMFConfig, num_users: int) -> Hyper:
   # Noise of which the tail is beyond that wraps: a wrong sum, no leak.
   spare = int(np.ceil((1 + more) * shares.reach(config.noise_bits)))
   secure_sum.check_headroom(num_users, max(sizes), spare)
-  return Hyper(
-    count_size=jnp.int32(sizes.counts),
-    label_size=jnp.int32(sizes.labels),
-    label_bound=jnp.float32(config.label_bound),
-    center=jnp.float32(config.center),
-    noise_variance=jnp.float32(shares.variance(config.noise_bits) * (1 + more)),
-    more_shape=jnp.float32(more),
-    prior_variance=jnp.float32(config.prior_variance),
-    bias_ridge=jnp.float32(config.bias_ridge),
-    vector_ridge=jnp.float32(config.vector_ridge),
+  return traced(
+    config,
+    'label_bound',
+    'center',
+    'prior_variance',
+    'bias_ridge',
+    'vector_ridge',
+    count_size=sizes.counts,
+    label_size=sizes.labels,
+    noise_variance=shares.variance(config.noise_bits) * (1 + more),
+    more_shape=more,
   )
 
 
-def start(data: Data, features: np.ndarray, hyper: Hyper) -> State:
+def start(data: Data, features: np.ndarray, hyper: Any) -> State:
   """The state before the one step: no rating has been looked at."""
   num_items, rank = data.by_item.num_rows, features.shape[1]
   counts = jnp.asarray(features, jnp.int32)
@@ -129,7 +120,7 @@ def start(data: Data, features: np.ndarray, hyper: Hyper) -> State:
 
 
 def rating_terms(
-  features: jax.Array, value: jax.Array, hyper: Hyper
+  features: jax.Array, value: jax.Array, hyper: Any
 ) -> jax.Array:
   """What ratings [...] of users with features [..., D] add: int32 [..., W].
 
@@ -155,7 +146,7 @@ def rating_terms(
   )
 
 
-def statistic(rows: Rows, features: jax.Array, hyper: Hyper) -> jax.Array:
+def statistic(rows: Rows, features: jax.Array, hyper: Any) -> jax.Array:
   """The sum of all users' terms, [I, W] int32, without noise; by item."""
 
   def slice_sums(chunk: Chunk, hyper):
@@ -172,7 +163,7 @@ def noised_columns(rank: int, relation: Relation) -> slice:
   return slice(rank * (rank + 1) // 2 if relation == 'replace' else 0, None)
 
 
-def item_vectors(sums: jax.Array, hyper: Hyper) -> jax.Array:
+def item_vectors(sums: jax.Array, hyper: Any) -> jax.Array:
   """Item vectors [I, D] from noisy sums [I, W]: the recommender's work."""
   # W = D (D + 3) / 2
   rank = int((np.sqrt(9 + 8 * sums.shape[1]) - 3) / 2 + 0.5)

@@ -1,0 +1,192 @@
+"""`dpmf_jax.train`: from ratings to a run, in one call."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import dpmf_jax
+from dpmf_jax.accounting import ledger
+from dpmf_jax.ratings import specification, writing
+from dpmf_jax.runs import recording
+from dpmf_jax.types import System
+
+QUIET = {'progress': False, 'devices': 1}
+
+
+@pytest.fixture(scope='module')
+def run(small_ratings):
+  return dpmf_jax.train(small_ratings, epsilon=2, **QUIET)
+
+
+def test_it_is_certified_and_serves(run, small_ratings):
+  assert run.certificate['status'] == 'proved'
+  assert run.certificate['epsilon'] <= 2
+  assert run.certificate['system'] == 'power_mf'
+  assert run.release.factors.user is None
+  lists = run.recommend(small_ratings.user_ids[3], k=4)
+  assert [each.rank for each in lists] == [1, 2, 3, 4]
+  assert {each.user for each in lists} == {small_ratings.user_ids[3]}
+  # The curator's own model knows users; what is released does not.
+  assert not run.model.covered
+  assert dpmf_jax.rmse(run, run.train) == pytest.approx(
+    run.metrics['train_rmse'], rel=1e-5
+  )
+
+
+def test_it_says_how_good_and_how_private_it_is(run):
+  for shown in (repr(run), run._repr_html_()):
+    assert f'{run.metrics["test_rmse"]:.4f}' in shown
+    assert 'user mean (not private)' in shown
+    assert 'item factors' in shown
+  assert 'Guarantee (proved): epsilon = ' in repr(run)
+  assert '<img alt="learning curve"' in run._repr_html_()
+  assert 'PROVED' in run._repr_html_()
+
+
+def test_what_is_saved_is_what_a_folder_gets(run, small_ratings, tmp_path):
+  seeded = {'epsilon': 2, 'key': 5, **QUIET}
+  written = dpmf_jax.train(small_ratings, output=tmp_path / 'a', **seeded)
+  kept = dpmf_jax.train(small_ratings, **seeded)
+  assert kept.folder is None
+  kept.save(tmp_path / 'b')
+  assert written.folder == tmp_path / 'a'
+  names = lambda folder: sorted(
+    str(path.relative_to(folder)) for path in folder.rglob('*')
+  )
+  assert names(tmp_path / 'a') == names(tmp_path / 'b')
+  model = lambda name: (tmp_path / name / 'model.safetensors').read_bytes()
+  assert model('a') == model('b')
+  served = dpmf_jax.load_model(tmp_path / 'b')
+  assert dpmf_jax.recommend(served, k=3) == kept.recommend(k=3)
+  with pytest.raises(ValueError, match='holds a finished run'):
+    kept.save(tmp_path / 'b')
+
+
+def test_ratings_come_in_any_form(run, small_ratings, tmp_path):
+  """All of them are the same ratings, with the ids that they had."""
+  path = tmp_path / 'mine.csv'
+  writing.write(small_ratings, path)
+  frame = small_ratings.to_dataframe().rename(
+    columns={'user': 'userId', 'item': 'movieId'}
+  )
+  again = {'epsilon': 2, 'key': 5, **QUIET}
+  want = dpmf_jax.train(small_ratings, **again)
+  for given in (path, str(path), frame):
+    found = dpmf_jax.train(given, scale=small_ratings.scale, **again)
+    np.testing.assert_array_equal(
+      found.whole.factors.item, want.whole.factors.item
+    )
+  sparse = dpmf_jax.train(small_ratings.to_csr(), **again)
+  assert sparse.model.item_factors.shape == want.model.item_factors.shape
+
+
+@pytest.mark.parametrize(
+  ('changed', 'words'),
+  [
+    ({'epsilon': None}, 'for example epsilon=1'),
+    ({'epsilon': -1}, 'epsilon'),
+    ({'system': 'powr_mf'}, 'system=powr_mf is not one of gaussian_mf, .*auto'),
+    ({'steps': 3}, 'steps=3 is not a setting of system=power_mf'),
+    ({'variant': 'paper', 'system': 'power_mf'}, 'variant=paper is not one'),
+    ({'system': 'sdmf', 'variant': 'sound', 'rank': -1}, 'rank must be'),
+    ({'test_fraction': 1}, r'test_fraction=1 must be in \[0, 1\)'),
+    ({'ranking_k': [0]}, 'ranking_k=0 must be'),
+    ({'ranking_threshold': 4}, 'needs ranking_k'),
+    ({'scale': (0, 1)}, r'scale=\(0, 1\) is not that of'),
+    ({'num_users': 100}, 'num_users=100 is for what protects whole users'),
+    ({'user_features': np.ones((60, 2))}, 'takes no user_features'),
+    ({'threshold': 'best'}, 'threshold=best is for personalized systems'),
+    ({'budget_epsilon': 3}, 'budget_epsilon=3 needs a ledger'),
+  ],
+)
+def test_wrong_arguments_are_one_line_without_flags(
+  small_ratings, changed, words
+):
+  with pytest.raises(ValueError, match=words) as caught:
+    dpmf_jax.train(small_ratings, **{'epsilon': 1, **QUIET, **changed})
+  assert '--' not in str(caught.value)
+  assert '\n' not in str(caught.value)
+
+
+def test_ratings_of_an_unknown_kind_are_refused():
+  with pytest.raises(ValueError, match='ratings of type list are not known'):
+    dpmf_jax.train([1, 2, 3], epsilon=1)
+
+
+def test_epsilons_of_ratings_are_not_ignored(small_ratings):
+  asked = specification.with_epsilon(small_ratings, 0.5)
+  with pytest.raises(ValueError, match='use system=personalized_pmf'):
+    dpmf_jax.train(asked, epsilon=1, **QUIET)
+
+
+def test_an_interrupted_run_goes_on_with_the_same_ratings_alone(
+  small_ratings, tmp_path, monkeypatch
+):
+  given = {
+    'system': 'personalized_pmf', 'epsilon': 1, 'output': tmp_path / 'run',
+    **QUIET,
+  }  # fmt: skip
+  record = recording.Recorder.__call__
+
+  def interrupt(self, progress):
+    if progress.step:
+      raise KeyboardInterrupt
+    record(self, progress)
+
+  first = specification.with_epsilon(small_ratings, 0.5)
+  with monkeypatch.context() as patch:
+    patch.setattr(recording.Recorder, '__call__', interrupt)
+    with pytest.raises(KeyboardInterrupt):
+      dpmf_jax.train(first, **given)
+  other = specification.with_epsilon(small_ratings, 0.7)
+  with pytest.raises(ValueError, match='interrupted run with epsilons='):
+    dpmf_jax.train(other, **given)
+  with pytest.raises(ValueError, match='interrupted run with key=None'):
+    dpmf_jax.train(first, key=jax.random.key(5), **given)
+  run = dpmf_jax.train(first, **given)
+  source = run.certificate['randomness']['source']
+  assert source == 'operating system entropy'
+
+
+def test_a_ledger_is_charged_without_a_folder(small_ratings, tmp_path):
+  book = tmp_path / 'book'
+  given = {'system': 'power_mf', 'rank': 0, 'rounds': 1, 'ledger': book}
+  run = dpmf_jax.train(
+    small_ratings, epsilon=1, budget_epsilon=1.5, **given, **QUIET
+  )
+  assert run.certificate['run'] in book.read_text()
+  with pytest.raises(ledger.BudgetExceeded):
+    dpmf_jax.train(small_ratings, epsilon=1, **given, **QUIET)
+  for key in (3, jax.random.key(3)):
+    with pytest.raises(ValueError, match='key is for experiments'):
+      dpmf_jax.train(small_ratings, epsilon=0.1, key=key, **given, **QUIET)
+
+
+def test_the_certificate_says_where_the_key_is_from(small_ratings):
+  cheap = {'system': 'power_mf', 'rank': 0, 'rounds': 1, 'epsilon': 1, **QUIET}
+  for key, source in (
+    (None, 'operating system entropy'),
+    (3, 'fixed seed'),
+    (dpmf_jax.random_key(), 'operating system entropy'),
+    (jax.random.key(77), 'given by the caller'),
+  ):
+    run = dpmf_jax.train(small_ratings, key=key, **cheap)
+    assert run.certificate['randomness']['source'] == source
+
+
+def test_somebody_elses_system_is_stated(small_ratings, tmp_path):
+  """One that is a copy of ours, but for what it calls itself."""
+  ours = dpmf_jax.power_mf(
+    epsilon=1.0, delta=1e-6, scale=small_ratings.scale, rank=0, rounds=1
+  )
+  theirs = System(*ours)
+  run = dpmf_jax.train(small_ratings, system=theirs, key=1, **QUIET)
+  assert run.certificate['status'] == 'stated'
+  assert 'STATED BY ITS AUTHOR' in repr(run)
+  with pytest.raises(ValueError, match='epsilon=1 is a setting of systems by'):
+    dpmf_jax.train(small_ratings, system=theirs, epsilon=1)
+  run.save(tmp_path / 'run')
+  saved = json.loads((tmp_path / 'run' / 'certificate.json').read_text())
+  assert saved['status'] == 'stated'
