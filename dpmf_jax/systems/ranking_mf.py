@@ -239,7 +239,7 @@ def _at(table: noise.LatticeNoise, step: jax.Array) -> noise.LatticeNoise:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Step:
+class Step:
   """A step; equal for equal units. Privacy: see `ranking_mf`."""
 
   by_user: bool
@@ -328,7 +328,7 @@ def ranking_mf(config: RankingMFConfig) -> System:
 
   return System(
     init=init,
-    step=_Step(config.unit == 'user'),
+    step=Step(config.unit == 'user'),
     model=_model,
     steps=1 + config.rounds,
     guarantee=plan(config).guarantee,
