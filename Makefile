@@ -27,7 +27,7 @@ $(VENV)/.dev: requirements-dev.txt $(VENV)/.runtime
 	touch $@
 
 demo: $(VENV)/.runtime
-	$(BIN)/python -m launch.train --system=auto --dataset=ml-100k --epsilon=2 \
+	$(BIN)/python -m launch.train --dataset=ml-100k --epsilon=2 \
 	  --output=demo --overwrite
 	$(BIN)/python -m launch.recommend --model=demo --users=1,2,3 --k=5
 	@echo

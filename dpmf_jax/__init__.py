@@ -39,6 +39,7 @@ if TYPE_CHECKING:
   from dpmf_jax.evaluation.metrics import release_rmse as release_rmse
   from dpmf_jax.evaluation.metrics import rmse as rmse
   from dpmf_jax.evaluation.ranking import ranking_metrics as ranking_metrics
+  from dpmf_jax.evaluation.sweeps import sweep as sweep
   from dpmf_jax.keys import random_key as random_key
   from dpmf_jax.plans.als import ALSConfig as ALSConfig
   from dpmf_jax.plans.dpals import DPALSConfig as DPALSConfig
@@ -114,6 +115,7 @@ _NAMES = {
   'auditing': 'audit',
   'evaluation.metrics': 'baselines release_rmse rmse',
   'evaluation.ranking': 'ranking_metrics',
+  'evaluation.sweeps': 'sweep',
   'keys': 'random_key',
   'ratings.catalog': 'load',
   'ratings.formats': 'read',

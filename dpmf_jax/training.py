@@ -68,8 +68,9 @@ def fit(
   state's released part are outside the guarantee.
   """
   check_data(system, data)
-  init_key, steps_key = jax.random.split(key)
-  done, state = start or (0, system.init(init_key, data))
+  with jax.enable_x64(False):  # what is proved is about float32
+    init_key, steps_key = jax.random.split(key)
+    done, state = start or (0, system.init(init_key, data))
   if not 0 <= done <= system.steps:
     raise ValueError(f'start at step {done}, but there are {system.steps}')
   block = report_every or system.steps
@@ -82,7 +83,8 @@ def fit(
   while done < system.steps:
     # Boundaries are multiples of the block, wherever the run started.
     length = min(block - done % block, system.steps - done)
-    state = _block(system.step, steps_key, state, data, done, length)
+    with jax.enable_x64(False):
+      state = _block(system.step, steps_key, state, data, done, length)
     done += length
     for callback in callbacks:
       callback(Progress(done, state))

@@ -30,6 +30,7 @@ from dpmf_jax.auditing.distinguishing import (
 from dpmf_jax.auditing.pairs import Pair, check_pair, library_pairs
 from dpmf_jax.auditing.results import Audit, Finding
 from dpmf_jax.auditing.sampling import sampler, tiny_data
+from dpmf_jax.keys import random_key
 from dpmf_jax.plans import SPECS
 from dpmf_jax.plans.settings import settings_of
 from dpmf_jax.plans.spec import Case, Start
@@ -76,11 +77,11 @@ class Target(NamedTuple):
 def audit(
   system: System | str,
   *,
-  key: jax.Array,
+  key: jax.Array | int | None = None,
   runs: int = _QUICK_RUNS,
   confidence: float = CONFIDENCE,
   variant: str | None = None,
-  start: Start = 'random',
+  start: Start | None = None,
   view: str | None = None,
   mesh: Mesh | None = None,
   progress: Callable[[int, int], object] = lambda done, total: None,
@@ -88,19 +89,24 @@ def audit(
 ) -> Audit:
   """What attacks on a system measured, beside what it states.
 
+    result = dpmf_jax.audit(my_system)
+    print(result)  # the statement, the lower bound, and which attack it was
+    assert not result.refuted
+
   The whole system is run `runs` times on each of two neighbouring data sets of
   a few ratings, which differ in what the guarantee is about: in one rating or
   in one user, by its value or by being there. Five such pairs are tried.
 
   Args:
     system: one's own, or the name of one that is in the library or registered.
-    key: of all runs; consumed.
+    key: of all runs, consumed; a number is a seed, and None draws one from the
+      operating system.
     runs: on each data set. A lower bound cannot be much above log(runs / 10).
     confidence: that all the lower bounds hold together.
     variant: of a system by name; the first, which is the sound one if any.
-    start: of one's own system. 'random' is what is run. 'known' is stronger,
-      and fair where the initial state may be published: it must not hold noise
-      that protects ratings. Systems by name have their own.
+    start: of one's own system. 'random', the default, is what is run. 'known'
+      is stronger, and fair where the initial state may be published: it must
+      not hold noise that protects ratings. Systems by name have their own.
     view: of one's own system, the one of `System.views` that is attacked; what
       is released if None.
     mesh: devices that share the runs.
@@ -116,10 +122,22 @@ def audit(
   if isinstance(system, str):
     if system not in SPECS:
       raise ValueError(f'system={system!r} must be one of {", ".join(SPECS)}')
+    if start is not None or view is not None:
+      raise ValueError(
+        f'start={start!r} and view={view!r} are for a System: what is tried of '
+        f'{system!r} says that itself'
+      )
     chosen = variant or next(iter(SPECS[system].variants))
     attacked = list(targets(system, chosen, **settings))
+  elif isinstance(system, System):
+    if variant is not None or not settings.keys() <= {'delta', 'scale'}:
+      raise ValueError(
+        f'variant={variant!r} and {sorted(settings)} must not be given with a '
+        'System, which has its settings; delta and scale may'
+      )
+    attacked = list(_own_targets(system, start or 'random', view, **settings))
   else:
-    attacked = list(_own_targets(system, start, view, **settings))
+    raise ValueError(f'system={system!r} must be a System or the name of one')
   done, total = 0, 2 * runs * len(attacked)
 
   def count(more: int) -> None:
@@ -128,7 +146,7 @@ def audit(
     progress(done, total)
 
   found = findings(
-    key,
+    key if isinstance(key, jax.Array) else random_key(key),
     attacked,
     runs=runs,
     # Each has its share of the doubt.

@@ -53,7 +53,7 @@ NOT_COVERED = (
   'which items the user has rated, so give it to that user only',
   'that the run ended without an error: it stops where there is no rating, '
   'where a side of the split has none, where a rating is outside of the scale '
-  'or of the public lists, and where factors are not finite',
+  'or of the public lists, and where factors or errors are not finite',
 )
 
 # By the names that `accounting.bounds` gives to its rules.

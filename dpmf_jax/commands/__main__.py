@@ -11,9 +11,9 @@ from dpmf_jax.commands import cli
 # In the order in which people need them.
 COMMANDS = {
   'fetch_data': 'get a named data set',
-  'train': 'train a recommender on ratings, with a privacy certificate',
+  'train': 'train a recommender, with a privacy certificate',
   'recommend': 'lists from a model, for its users or new ones',
-  'account': 'how private something is or would be; certificates and ledgers',
+  'account': 'how private something is, or would be',
   'audit': 'attack what systems state about privacy',
   'federated.worker': 'a node or the aggregator of a deployment',
   'federated.recommender': 'the recommender of a deployment',

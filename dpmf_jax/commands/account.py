@@ -446,7 +446,3 @@ def _refuse(variant: str, *unused: flags.FlagHolder[Any]) -> None:
   for flag in unused:
     if flag.value is not None:
       raise ValueError(f'--{flag.name} is not for {variant}')
-
-
-if __name__ == '__main__':
-  cli.run(main)

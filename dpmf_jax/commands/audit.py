@@ -35,7 +35,7 @@ from typing import Any
 from absl import flags
 
 from dpmf_jax import plans
-from dpmf_jax.commands import cli, plugins
+from dpmf_jax.commands import plugins
 from dpmf_jax.plans import selection
 
 RUNS = {'quick': 20_000, 'full': 200_000}
@@ -265,7 +265,3 @@ def _summary(worst: Any) -> dict[str, Any]:
     'confidence': _CONFIDENCE.value,
     'verdict': worst.verdict,
   }
-
-
-if __name__ == '__main__':
-  cli.run(main)

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from dpmf_jax.commands import cli
 from dpmf_jax.ratings import catalog
 
 _DATASET = flags.DEFINE_enum(
@@ -50,7 +49,3 @@ def main(argv: Sequence[str]) -> None:
     f'{ratings.num_users} users, {ratings.num_items} items, '
     f'{len(ratings)} ratings, scale {low:g} to {high:g}'
   )
-
-
-if __name__ == '__main__':
-  cli.run(main)

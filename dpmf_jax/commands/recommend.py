@@ -31,7 +31,7 @@ from typing import Any
 
 from absl import flags
 
-from dpmf_jax.commands import cli, reading
+from dpmf_jax.commands import reading
 
 _MODEL = flags.DEFINE_string(
   'model', None, 'The --output folder of dpmf train.', required=True
@@ -150,7 +150,3 @@ def _name(model, row) -> str:
   """Of the user, or of the item that others are similar to."""
   title = None if row._fields[0] == 'user' else model.titles.get(str(row[0]))
   return f'{row[0]}' if title is None else f'{title} [{row[0]}]'
-
-
-if __name__ == '__main__':
-  cli.run(main)

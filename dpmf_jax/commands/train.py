@@ -233,6 +233,11 @@ def _arguments() -> dict[str, Any]:
   """The flags as arguments of `dpmf_jax.train`."""
   from dpmf_jax.ratings.table import with_public_ids
 
+  if _SEED.value is not None and _LEDGER.value is not None:
+    raise ValueError(
+      '--seed is for experiments: noise that whoever knows the seed can remove '
+      'is no protection that a --ledger could count; leave one of them out'
+    )
   asked_for = _SYSTEM.value
   personalized = asked_for != 'auto' and plans.SPECS[asked_for].personalized
   specifications.check(
@@ -344,7 +349,3 @@ def _budget() -> Any:
     raise ValueError(
       f"--budget_epsilon={value} must be a number or 'unlimited'"
     ) from None
-
-
-if __name__ == '__main__':
-  cli.run(main)

@@ -63,7 +63,7 @@ def rmse(
     ratings: with the id lists that a release was trained with, or its
       `training_data(ratings).by_user`.
     scale: predictions are clipped to this; that of the model or of the ratings
-      by default. Rows have none, and then nothing is clipped.
+      by default.
   """
   model = getattr(model, 'model', model)
   if isinstance(model, Model):
@@ -78,8 +78,8 @@ def rmse(
       f'model of type {type(model).__name__} must be a Model, a Release, or '
       'have one as its `model`'
     )
+  scale = scale or getattr(ratings, 'scale', None)
   if isinstance(ratings, Ratings):
-    scale = scale or ratings.scale
     index = ratings.user, ratings.item
     sizes = ratings.num_users, ratings.num_items
     ratings = put_rows(rows(*index, ratings.value, *sizes, side='user'))

@@ -155,7 +155,7 @@ def epsilon_by_delta(
     path: of the picture.
     guarantee_or_event: what is accounted for.
     claim: of a paper about the same noise, to be shown beside it.
-    deltas: 41 from 1e-12, or from what the ends of noise cost, to 0.1 if None.
+    deltas: if None, from 1e-12 or from what the ends of noise cost to 0.1.
     status: of what is said, where that is an event.
     title: above the picture.
   """
@@ -163,7 +163,9 @@ def epsilon_by_delta(
     status = guarantee_or_event.status
   # Where little is left of delta, epsilon is without bounds.
   least = max(1e-12, 2 * accounting.uncovered(guarantee_or_event))
-  x = deltas or np.geomspace(least, 0.1, 41).tolist()
+  # Loss distributions take half a second for each delta.
+  slow = 'pld' in accounting.bounds(guarantee_or_event, 0.1)
+  x = deltas or np.geomspace(least, 0.1, 12 if slow else 41).tolist()
   points = [bounds_shown(guarantee_or_event, delta) for delta in x]
   curves = {label: [each[label] for each in points] for label in points[0]}
   claimed = {}

@@ -63,7 +63,7 @@ def choose(
       if role in found:
         raise DataError(
           f'{where}: {names[found[role]]!r} and {name!r} could both be '
-          f'the {role}; pass columns={{{role!r}: ...}}'
+          f'the {role}; pass columns= with the right one'
         )
       found[role] = position
   elif not columns:
@@ -77,8 +77,8 @@ def choose(
   for role in ROLES[:3]:
     if role not in found:
       raise DataError(
-        f'{where}: no {role} column among {listed(names)}; pass '
-        f'columns={{{role!r}: name or position}}'
+        f'{where}: no {role} column among {listed(names)}; pass columns= with '
+        'its name or position'
       )
   return found
 

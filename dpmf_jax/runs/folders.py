@@ -213,7 +213,7 @@ def charger(
 
 
 def write_release(folder: Path, release: Release, ids: dict[str, Any]) -> None:
-  """Writes what may be published, from which `launch.recommend` serves.
+  """Writes what may be published, from which `dpmf recommend` serves.
 
   Args:
     folder: which must be there.

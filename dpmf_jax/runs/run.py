@@ -65,7 +65,7 @@ class Run:
     return models.recommend(self.model, users, k, filter_seen=filter_seen)
 
   def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-    """The folder with this run in it, as `launch.train --output` writes it."""
+    """The folder with this run in it, as `dpmf train --output` writes it."""
     path = folders.prepare(folder, overwrite=overwrite)
     self.write(path)
     return path

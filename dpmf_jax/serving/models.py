@@ -1,6 +1,6 @@
 """Recommendations from a released model, with the ids people know.
 
-A model folder is what `launch.train` writes: `model.safetensors`, `ids.json`,
+A model folder is what `dpmf train` writes: `model.safetensors`, `ids.json`,
 `certificate.json` and, for the curator only, `private/`. What is published of
 it, without `private/`, is enough to fold new users in and to compare items.
 """

@@ -20,6 +20,10 @@ _REGISTERED: dict[str, Callable[..., System]] = {}
 def register(spec: Spec, factory: Callable[..., System]) -> None:
   """Makes a system of one's own known by its name, in this process.
 
+    dpmf_jax.register(SPEC, my_system)
+    run = dpmf_jax.train(ratings, system='my_system', epsilon=2)
+    dpmf_jax.audit('my_system')
+
   Args:
     spec: its name, config and plan; `plans/` has examples.
     factory: config (and features of users, where the spec takes them) ->
@@ -41,10 +45,15 @@ def build(name: str, config: Any, *features: Any) -> System:
 
   `features` of users are for systems whose spec says that they take them.
   """
+  from dpmf_jax.systems.traced import InFloat32
+
   if name in _REGISTERED:
     return _registered(name, config, *features)
   module = importlib.import_module(f'{__name__}.{name}')
-  return getattr(module, name)(config, *features)
+  system = InFloat32(getattr(module, name))(config, *features)
+  return system._replace(
+    init=InFloat32(system.init), model=InFloat32(system.model)
+  )
 
 
 def _registered(name: str, config: Any, *features: Any) -> System:

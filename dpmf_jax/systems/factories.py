@@ -6,7 +6,6 @@ They are made of what `plans/` declares, one for each system there.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import textwrap
 from collections.abc import Callable
@@ -19,7 +18,6 @@ from dpmf_jax.systems import build
 from dpmf_jax.types import System, Unit
 
 
-@functools.cache
 def factory(name: str) -> Callable[..., System]:
   """A function of the settings of system `name`, which returns the system.
 

@@ -33,7 +33,7 @@ from dpmf_jax.plans.gaussian_mf import (
   sensitivity,
 )
 from dpmf_jax.rows import Data, check_scale
-from dpmf_jax.systems.traced import SGD, optimizer_state, traced
+from dpmf_jax.systems.traced import SGD, optimizer_or, optimizer_state, traced
 from dpmf_jax.types import Factors, Relation, Release, System
 
 
@@ -250,7 +250,7 @@ def gaussian_mf(config: GaussianMFConfig) -> System:
   2022, Corollary 3.3). The number of steps is fixed beforehand, initial
   factors do not depend on ratings, ridge and optimizer only post-process.
   """
-  optimizer = SGD if config.optimizer is None else config.optimizer
+  optimizer = optimizer_or(SGD, config.optimizer)
   sound = config.variant == 'sound'
 
   def init(key: jax.Array, data: Data) -> State:

@@ -18,7 +18,7 @@ from dpmf_jax.kernels.gradients import gradients
 from dpmf_jax.kernels.slices import row_counts
 from dpmf_jax.plans.nonprivate import SPEC, NonprivateConfig
 from dpmf_jax.rows import Data
-from dpmf_jax.systems.traced import ADAM, optimizer_state
+from dpmf_jax.systems.traced import ADAM, optimizer_or, optimizer_state
 from dpmf_jax.types import Factors, Release, System
 
 
@@ -64,7 +64,7 @@ def nonprivate(config: NonprivateConfig) -> System:
 
   Privacy: none. Everything it releases is computed from ratings as they are.
   """
-  optimizer = ADAM if config.optimizer is None else config.optimizer
+  optimizer = optimizer_or(ADAM, config.optimizer)
 
   def init(key: jax.Array, data: Data) -> State:
     user_key, item_key = jax.random.split(key)

@@ -153,7 +153,7 @@ def test_a_refusal_has_the_arithmetic_and_writes_nothing(path):
 
 
 def test_the_first_use_needs_a_budget(path):
-  with pytest.raises(ValueError, match='is new: say with budget_epsilon'):
+  with pytest.raises(ValueError, match='is new: say with --budget_epsilon'):
     ledger.spend(path, gaussian_of(1.0), **FACTS)
   assert path.read_bytes() == b''
   with pytest.raises(ValueError, match='budget_epsilon must be a number'):
@@ -867,7 +867,7 @@ def test_training_is_charged_and_refused(launch, ratings_file, path, tmp_path):
 @pytest.mark.parametrize(
   ('flags', 'words'),
   [
-    (['--epsilon=1', '--budget_epsilon=4'], 'begun with budget_epsilon=3.0'),
+    (['--epsilon=1', '--budget_epsilon=4'], 'begun with --budget_epsilon=3.0'),
     (
       ['--variant=paper', '--epsilon_per_step=0.3', '--relation=replace'],
       'a claim cannot be added to a proof',
@@ -894,7 +894,7 @@ def test_training_without_a_budget_is_said_not_to_hold(
 ):
   flags = launch, ratings_file, path, tmp_path / 'run', '--epsilon=1'
   for wrong, words in (
-    ((), 'is new: say with budget_epsilon'),
+    ((), 'is new: say with --budget_epsilon'),
     (['--budget_epsilon=lots'], "must be a number or 'unlimited'"),
   ):
     done = train(*flags, *wrong)

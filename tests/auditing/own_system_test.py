@@ -34,7 +34,7 @@ def config(**settings):
 
 def audited(own_sums, **settings):
   system = own_sums.own_sums(config(**settings))
-  return auditing.audit(system, key=jax.random.key(1), runs=4_000)
+  return auditing.audit(system, key=1, runs=4_000)
 
 
 def test_an_audit_of_an_object_chooses_its_pairs(result):
@@ -87,9 +87,7 @@ def test_audits_by_name_take_settings_over_those_of_the_cases():
   assert case.settings == {**FACTS, 'epsilon': 3.0}
   given = auditing.cases('gaussian_mf', 'sound', epsilon=3.0)
   assert {case.settings['epsilon'] for case in given} == {3.0}
-  result = auditing.audit(
-    'own_sums', key=jax.random.key(2), runs=2_000, epsilon=3.0
-  )
+  result = auditing.audit('own_sums', key=2, runs=2_000, epsilon=3.0)
   assert result.stated == pytest.approx(3, rel=1e-6)
   assert {each.system for each in result.findings} == {'own_sums'}
   assert {each.status for each in result.findings} == {'stated'}
@@ -106,6 +104,20 @@ def test_audits_by_name_take_settings_over_those_of_the_cases():
     (
       lambda key: auditing.audit('own_sums', key=key, epsilon=-1.0),
       'epsilon=-1.0 must be',
+    ),
+    (
+      lambda key: auditing.audit('own_sums', key=key, start='known'),
+      "start='known' and view=None are for a System",
+    ),
+    (
+      lambda key: auditing.audit(
+        systems.made('own_sums', 'sound', **FACTS), key=key, epsilon=2.0
+      ),
+      r"\['epsilon'\] must not be given with a System",
+    ),
+    (
+      lambda key: auditing.audit(config(), key=key),
+      'must be a System or the name of one',
     ),
     (
       lambda key: auditing.audit(

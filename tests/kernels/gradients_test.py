@@ -6,7 +6,7 @@ import numpy as np
 import oracles
 import pytest
 
-from dpmf_jax.evaluation.metrics import rmse
+from dpmf_jax.evaluation.metrics import release_rmse
 from dpmf_jax.kernels.gradients import (
   error_counts,
   gradients,
@@ -100,7 +100,8 @@ def test_a_row_without_ratings_has_gradient_zero(small_ratings):
 def test_rmse_equals_the_oracle(small_ratings, scale):
   factors = random_factors(small_ratings, size=1.0)
   release = Release(Factors(*map(jnp.asarray, factors)), jnp.float32(3.0))
-  found = rmse(release, training_data(small_ratings).by_user, scale)
+  rows = training_data(small_ratings).by_user
+  found = release_rmse(release, rows, scale)
   want = oracles.rmse(small_ratings, *factors, offset=3.0, scale=scale)
   assert found == pytest.approx(want, rel=1e-5)
 
@@ -144,6 +145,6 @@ def test_rows_of_the_wrong_side_are_refused():
   release = Release(factors, jnp.float32(3))
   said = 'rows are by item, but must be by user: use data.by_user'
   with pytest.raises(ValueError, match=said):
-    rmse(release, data.by_item)
+    release_rmse(release, data.by_item)
   with pytest.raises(ValueError, match=said):
     gradients(Data(*data[::-1]), factors)

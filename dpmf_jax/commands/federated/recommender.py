@@ -14,8 +14,6 @@ from pathlib import Path
 
 from absl import flags
 
-from dpmf_jax.commands import cli
-
 _PLAN = flags.DEFINE_string('plan', None, "The run's plan.")
 _STATE = flags.DEFINE_string('state', None, 'Folder of the recommender alone.')
 _SOCKETS = flags.DEFINE_string('sockets', None, "Folder of workers' sockets.")
@@ -94,7 +92,3 @@ def main(argv) -> int:
     print(f'stopped: {error}')
     return 1
   return 0
-
-
-if __name__ == '__main__':
-  cli.run(main)

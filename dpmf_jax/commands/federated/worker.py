@@ -18,8 +18,6 @@ from pathlib import Path
 
 from absl import flags
 
-from dpmf_jax.commands import cli
-
 _PLAN = flags.DEFINE_string('plan', None, "The run's plan.", required=True)
 _ROLE = flags.DEFINE_enum(
   'role', 'node', ['node', 'aggregator'], 'Which party this is.'
@@ -97,7 +95,3 @@ def main(argv) -> None:
   book = journal(folder, transcript=_TRANSCRIPT.value)
   book.log('started', process=os.getpid())
   sockets.serve(_SOCKET.value, handler(read_plan(_PLAN.value), book))
-
-
-if __name__ == '__main__':
-  cli.run(main)

@@ -216,18 +216,8 @@ def start_memory(
   the number of the first client, where those before it are elsewhere.
   """
   coins, unsolved = coins_of(rows, num_items, config)
-  nothing = jax.ShapeDtypeStruct((num_items,), jnp.float32)
-
-  def run(keys, flip, own, public):
-    del public
-    bits = jax.vmap(response.permanent)(keys, own.rated, flip)
-    drawn = jnp.packbits(bits, axis=-1), own.rated.any(axis=-1)
-    return drawn, zeros_of(nothing)
-
   flip = jnp.asarray(coins.flip)
-  (bits, active), _ = over_clients(
-    run, key, flip, rows, blocks, (), nothing, first=first
-  )
+  bits, active = _permanent_bits(key, flip, rows, blocks, first, num_items)
   memory = Memory(
     bits=bits,
     unrated=jnp.asarray(coins.unrated),
@@ -237,6 +227,20 @@ def start_memory(
     active=active,
   )
   return memory, unsolved
+
+
+@functools.partial(jax.jit, static_argnames=('num_items',))
+def _permanent_bits(key, flip, rows: Rows, blocks, first, num_items: int):
+  """Packed bits [U, I / 8] of clients, and which of them have ratings, [U]."""
+  nothing = jax.ShapeDtypeStruct((num_items,), jnp.float32)
+
+  def run(keys, flip, own, public):
+    del public
+    bits = jax.vmap(response.permanent)(keys, own.rated, flip)
+    drawn = jnp.packbits(bits, axis=-1), own.rated.any(axis=-1)
+    return drawn, zeros_of(nothing)
+
+  return over_clients(run, key, flip, rows, blocks, (), nothing, first=first)[0]
 
 
 def coins_of(

@@ -21,6 +21,7 @@ import optax
 
 from dpmf_jax.plans.sdcf import LangevinSettings
 from dpmf_jax.rows import Rows
+from dpmf_jax.systems.traced import optimizer_or
 from dpmf_jax.types import Factors
 
 # Clients put eta_t into what they send, so the server just subtracts.
@@ -40,7 +41,7 @@ class Langevin(NamedTuple):
 
 
 def optimizer_of(config: LangevinSettings) -> optax.GradientTransformation:
-  return DESCENT if config.optimizer is None else config.optimizer
+  return optimizer_or(DESCENT, config.optimizer)
 
 
 def langevin(key: jax.Array, config: LangevinSettings, rows: Rows) -> Langevin:

@@ -1,0 +1,1 @@
+"""The parties of a deployment, each a process of its own."""
