@@ -383,11 +383,12 @@ NUMBER = r'\d+\.?\d*(?:e-\d+)?'
 @pytest.mark.slow
 def test_the_page_does_what_it_says(capsys):
   page = (Path(__file__).parents[1] / 'docs/building_blocks.md').read_text()
-  code, names = re.findall(r'```python\n(.*?)```', page, re.S), {}
+  fenced = re.findall(r'^```(\w*)\n(.*?)^```$', page, re.S | re.M)
+  code, names = [text for kind, text in fenced if kind == 'python'], {}
   for part in code:
     exec(part, names)
   printed = capsys.readouterr().out
-  want = ''.join(re.findall(r'^```\n(.*?)^```$', page, re.S | re.M))
+  want = ''.join(text for kind, text in fenced if not kind)
   assert re.sub(NUMBER, '#', printed) == re.sub(NUMBER, '#', want)
   found, said = (
     [float(number) for number in re.findall(NUMBER, text)]
