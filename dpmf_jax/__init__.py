@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     PersonalizedPMFConfig as PersonalizedPMFConfig,
   )
   from dpmf_jax.plans.power_mf import PowerMFConfig as PowerMFConfig
+  from dpmf_jax.plans.ranking_mf import RankingMFConfig as RankingMFConfig
   from dpmf_jax.plans.sdbpr import SDBPRConfig as SDBPRConfig
   from dpmf_jax.plans.sdfm import SDFMConfig as SDFMConfig
   from dpmf_jax.plans.sdmf import SDMFConfig as SDMFConfig
