@@ -190,3 +190,34 @@ def test_somebody_elses_system_is_stated(small_ratings, tmp_path):
   run.save(tmp_path / 'run')
   saved = json.loads((tmp_path / 'run' / 'certificate.json').read_text())
   assert saved['status'] == 'stated'
+
+
+def test_a_ranking_stands_beside_popularity(small_ratings, tmp_path):
+  """And no error of ratings is measured of it, printed or drawn."""
+  run = dpmf_jax.train(
+    small_ratings, task='ranking', unit='user', epsilon=5, delta=1e-5, **QUIET
+  )
+  assert run.certificate['system'] == 'ranking_mf'
+  assert run.certificate['unit'] == 'user'
+  found = run.metrics['ranking']
+  assert found['threshold'] == pytest.approx(1 + 4 * 2 / 3)
+  assert found['baselines'].keys() == {
+    'popularity', 'noisy popularity, same budget'
+  }  # fmt: skip
+  for shown in (repr(run), run._repr_html_()):
+    assert 'RMSE' not in shown
+    assert f'{found["ndcg@10"]:.4f}' in shown
+    assert f'{found["baselines"]["popularity"]["ndcg@10"]:.4f}' in shown
+  run.save(tmp_path / 'run')
+  assert not (tmp_path / 'run' / 'error_cdf.png').exists()
+  served = dpmf_jax.load_model(tmp_path / 'run')
+  assert dpmf_jax.recommend(served, k=3) == run.recommend(k=3)
+  me = dpmf_jax.fold_in(served, {'me': {small_ratings.item_ids[0]: 5}})
+  assert len(dpmf_jax.recommend(me, 'me', k=3)) == 3
+
+
+def test_a_system_has_its_own_task(small_ratings):
+  with pytest.raises(ValueError, match='task=ranking is not what system=dpals'):
+    dpmf_jax.train(
+      small_ratings, task='ranking', system='dpals', epsilon=1, **QUIET
+    )
