@@ -332,6 +332,7 @@ def ranking_mf(config: RankingMFConfig) -> System:
     steps=1 + config.rounds,
     guarantee=plan(config).guarantee,
     views={'sums': _sums},
+    scale=config.scale,
   )
 
 
