@@ -77,10 +77,10 @@ _words = jax.jit(noise.words, static_argnums=1)
 def sample(key: jax.Array, probabilities: jax.Array) -> jax.Array:
   """Bool: true with each of `probabilities`, independently.
 
-  Privacy: a chance below 1 is never more than was asked for: what float32
-  makes of it, less 2^-23 of that, in whole 2^-32, rounded down; NaN is 0. A
-  sample protects nobody by itself. It makes a mechanism that runs on what is
-  kept more private, if nobody learns what that is: with one rate for all
+  Privacy: a chance that is below 1 in float32 is never more than was asked for:
+  it is less by 2^-23 of it, in whole 2^-32, rounded down; NaN is 0. A sample
+  protects nobody by itself. It makes a mechanism that runs on what is kept more
+  private, if nobody learns what that is: with one rate for all
   `accounting.SubsampledGaussian`, where delta has to pay for what the mechanism
   leaves `uncovered`, too, and for rates of their own `probabilities` and
   `accounting.sampled_epsilon`.
