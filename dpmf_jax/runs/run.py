@@ -66,6 +66,11 @@ class Run:
 
   def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
     """The folder with this run in it, as `dpmf train --output` writes it."""
+    if not overwrite and folders.interrupted(Path(folder)):
+      raise ValueError(
+        f'folder={folder} holds an interrupted run; choose another folder, or '
+        'pass overwrite=True to drop it'
+      )
     path = folders.prepare(folder, overwrite=overwrite)
     self.write(path)
     return path

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, cast
 import jax
 import numpy as np
 
-from dpmf_jax import accounting, certificates, keys
+from dpmf_jax import accounting, certificates, keys, plans
 from dpmf_jax.accounting import ledger as ledgers
 from dpmf_jax.certificates import wording
 from dpmf_jax.evaluation import metrics, ranking
@@ -107,7 +107,7 @@ def train(
     ranking_threshold: the least rating that counts as relevant in them.
     key: None draws one from the operating system. A number is a seed, and a
       key of one's own is as good as its source: both are FOR EXPERIMENTS, and
-      the certificate says so.
+      the certificate says so. One of `random_key()` is for a single run.
     output: a folder to write. A run that was interrupted goes on from there
       when the same call is made again.
     overwrite: replace the run that is in `output`.
@@ -171,8 +171,8 @@ def train(
     'devices': 1 if mesh is None else mesh.size,
     **_stated_features(user_features),
     **({} if threshold is None else {'threshold': str(threshold)}),
-    **(public or {}),
   }
+  facts |= _further(public or {}, {*facts, 'num_users'}, chosen)
   if lists['users'] != wording.SECRET_COUNTED:
     facts['num_users'] = table.num_users
   identity = {
@@ -195,6 +195,8 @@ def train(
         folder, first_key, identity, run=run_id, seconds=checkpoint_seconds
       )
     )
+  if start is None:
+    keys.begin(first_key)
   if spend:
     charge = functools.partial(spend, entry_id=run_id)
     callbacks.append(folders.charger(folder, charge, fresh=start is None))
@@ -386,9 +388,10 @@ def _chosen(
         f'{named[0]}={given[named[0]]} is a setting of systems by name; the '
         'system given has its own'
       )
-    plan = Plan(asked_for.guarantee, asked_for.steps)
+    stated = plans.as_stated(asked_for.guarantee)
+    own = asked_for._replace(guarantee=stated)
     delta = selection.DELTA if delta is None else delta
-    return _Chosen('own system', 'own', asked_for, plan, delta)
+    return _Chosen('own system', 'own', own, Plan(stated, own.steps), delta)
   name, more = asked_for, {}
   if name == 'auto':
     name, given, more = selection.automatic(
@@ -517,6 +520,20 @@ def _identity_of(key: jax.Array, given: jax.Array | int | None) -> Any:
   if given is None or isinstance(given, int):
     return given
   return _digest(keys.key_words(key))
+
+
+def _further(
+  public: Mapping[str, str], known: set[str], chosen: _Chosen
+) -> Mapping[str, str]:
+  """`public`, none of which is said already, maybe in another way."""
+  if chosen.spec:
+    known = known | selection.fields(chosen.spec)
+  if twice := sorted(public.keys() & known):
+    raise ValueError(
+      f'public has {twice[0]!r}, which the certificate says itself: use '
+      'another name'
+    )
+  return public
 
 
 def _stated_features(features: np.ndarray | None) -> dict[str, str]:
