@@ -32,9 +32,9 @@ MAX_DRAWS = 2**20
 # What is known of float32 where users' terms are computed; see `sensitivities`.
 _ROUNDING = 1e-4
 # The rule of `resolved`, chosen on MovieLens; see docs/results.md.
-_MIN_STRENGTH = 150.0
-_KEPT = 6.3
-_KEPT_PER_FACTOR = 12.0
+_MIN_STRENGTH = 180.0
+_KEPT = 6.0
+_FACTORS = 33.0, 1.3
 _POPULARITY = (0.1, 1 / 3)
 _POPULARITY_STRENGTH = 50.0
 
@@ -55,8 +55,9 @@ class RankingMFConfig:
       factors; the others are listed by their popularity.
     rounds: How often the factors are asked for.
     popularity_share: Part of the squared privacy loss spent on popularity.
-    least_weight: What an interaction with the lowest rating counts, where one
-      with the highest counts 1; 1 where ratings mean nothing, as for clicks.
+    least_weight: What an interaction with the lowest rating counts; more for
+      higher ones, up to 1. 1 where ratings mean nothing, as for clicks.
+    liked_from: Part of the scale from which on an interaction counts 1.
     popularity_power: Items count in users' profiles as their popularity to the
       power of minus this.
     full_profile: By rating: users with fewer than so many interactions weigh
@@ -78,9 +79,10 @@ class RankingMFConfig:
   popularity_share: float | None = declare.setting(
     default=None, above=0, below=1
   )
-  least_weight: float = declare.setting(default=0.2, minimum=0.01, maximum=1)
-  popularity_power: float = declare.setting(default=0.3, minimum=0, maximum=1)
-  full_profile: float = declare.setting(default=50.0, minimum=1, maximum=1e4)
+  least_weight: float = declare.setting(default=0.1, minimum=0.01, maximum=1)
+  liked_from: float = declare.setting(default=0.75, above=0, maximum=1)
+  popularity_power: float = declare.setting(default=0.27, minimum=0, maximum=1)
+  full_profile: float = declare.setting(default=75.0, minimum=1, maximum=1e4)
   lattice_bits: int | None = declare.setting(
     default=None, minimum=4, maximum=MAX_BITS
   )
@@ -91,7 +93,8 @@ class RankingMFConfig:
   @property
   def slope(self) -> float:
     """By how much more an interaction counts for each unit of its rating."""
-    return (1 - self.least_weight) / (self.scale[1] - self.scale[0])
+    width = self.liked_from * (self.scale[1] - self.scale[0])
+    return (1 - self.least_weight) / width
 
   @property
   def intercept(self) -> float:
@@ -118,7 +121,8 @@ def resolved(
   kept = min(kept, num_items)
   rank = config.rank
   if rank is None:
-    rank = max(round(kept / _KEPT_PER_FACTOR), 2)
+    few, power = _FACTORS
+    rank = max(round((kept / few) ** power), 2)
     rank = 0 if strength < _MIN_STRENGTH else rank
   rank = min(rank, MAX_RANK, kept - 1)
   share = config.popularity_share

@@ -50,17 +50,16 @@ from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Counted, Factors, Release, Sum, System
 
 # 1 gives all factors the same weight in projections, 0 leaves them as they are.
-_GAUGE_POWER = 0.25
+_GAUGE_POWER = 0.5
 # Weaker factors count as if their singular value, squared, were this much of
 # the largest.
 _WEAKEST = 0.05
 # Of rows' norms: longer ones are shortened, where interactions are protected.
 _ROW_QUANTILE = 0.5
-# Where the variance of a factor's entries over that of their noise is this,
-# it has half the weight that it could have.
-_HALF_WEIGHT = 4.0
-# What factors may weigh, where popularity weighs 1.
-_MOST_WEIGHT = 1.3
+# A factor whose strength is this, and this part of the strongest, has half the
+# weight that it could have; all of it is this, where popularity weighs 1.
+_HALF_WEIGHT = 2.0, 0.015
+_MOST_WEIGHT = 1.25
 # Popularity in the row of a user without interactions.
 _COLD = 1e-3
 
@@ -240,7 +239,7 @@ def _at(table: noise.LatticeNoise, step: jax.Array) -> noise.LatticeNoise:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Step:
+class Step:
   """A step; equal for equal units. Privacy: see `ranking_mf`."""
 
   by_user: bool
@@ -264,7 +263,9 @@ def _items(known: Known, hyper: Any) -> jax.Array:
   kept = jnp.where(known.scale > 0, known.popularity ** (1 - hyper.power), 0.0)
   columns = [(known.popularity / jnp.linalg.norm(kept))[:, None]]
   strength = jnp.maximum(known.strength, 0.0)
-  weight = _MOST_WEIGHT * strength / (strength + _HALF_WEIGHT)
+  alone, part = _HALF_WEIGHT
+  half = alone + part * jnp.max(strength, initial=0.0)
+  weight = _MOST_WEIGHT * strength / (strength + half)
   power = known.popularity**hyper.power
   columns.append(known.vector * power[:, None] * jnp.sqrt(weight)[None])
   return jnp.concatenate(columns, axis=1)
@@ -327,7 +328,7 @@ def ranking_mf(config: RankingMFConfig) -> System:
 
   return System(
     init=init,
-    step=_Step(config.unit == 'user'),
+    step=Step(config.unit == 'user'),
     model=_model,
     steps=1 + config.rounds,
     guarantee=plan(config).guarantee,
