@@ -169,10 +169,11 @@ def train(
     'test_fraction': test_fraction,
     'split_seed': split_seed,
     'devices': 1 if mesh is None else mesh.size,
-    **_stated_features(user_features),
     **({} if threshold is None else {'threshold': str(threshold)}),
   }
-  facts |= _further(public or {}, {*facts, 'num_users'}, chosen)
+  further = _further(public or {}, {*facts, 'num_users'}, chosen)
+  # A hash of the file that features are from says more than one of an array.
+  facts |= {**_stated_features(user_features), **further}
   if lists['users'] != wording.SECRET_COUNTED:
     facts['num_users'] = table.num_users
   identity = {
