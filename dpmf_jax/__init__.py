@@ -103,6 +103,7 @@ if TYPE_CHECKING:
   objective_pmf: Callable[..., System]
   personalized_pmf: Callable[..., System]
   power_mf = _factory(PowerMFConfig)
+  ranking_mf = _factory(RankingMFConfig)
   sdbpr = _factory(SDBPRConfig)
   sdfm = _factory(SDFMConfig)
   sdmf = _factory(SDMFConfig)

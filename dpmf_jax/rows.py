@@ -222,7 +222,7 @@ def coo_data(
   Args:
     users, items: [N] indices; a pair at most once. In a trace, where values
       are not known, ratings of indices out of range are left out.
-    values: [N] ratings.
+    values: [N] ratings, not NaN; in a trace NaN counts as 0.
     num_users, num_items: in all.
     mask: [N] bool, False where there is no rating.
     scale: see `Rows`.
@@ -244,6 +244,10 @@ def coo_data(
   good = (user >= 0) & (user < num_users) & (item >= 0) & (item < num_items)
   if not any(isinstance(x, Tracer) for x in (good, used)):
     _check_pairs(user[used], item[used], good[used])
+    if not isinstance(value, Tracer) and np.isnan(value[used]).any():
+      raise ValueError('values have a NaN, which is no rating: mask it out')
+  # A number is brought into the scale where that is needed; NaN would not be.
+  value = jnp.where(jnp.isnan(value), 0.0, value)
   used = used & good
   slices = max(1, min(len(used), _COO_SLICES))
   chunked = lambda x: jnp.pad(
@@ -327,23 +331,23 @@ jax.tree_util.register_dataclass(
 )
 
 
-def device_mesh(num_devices: int | None = None) -> Mesh | None:
-  """A mesh over the first `num_devices` devices (all by default).
+def device_mesh(devices: int | None = None) -> Mesh | None:
+  """A mesh over the first `devices` devices (all by default).
 
   None where there is just one: a single device needs no mesh. To use the
   cores of a CPU as devices, call
   `jax.config.update('jax_num_cpu_devices', cores)` before JAX starts.
   """
-  devices = jax.devices()
-  num_devices = len(devices) if num_devices is None else num_devices
-  if not 1 <= num_devices <= len(devices):
+  known = jax.devices()
+  count = len(known) if devices is None else devices
+  if not (isinstance(count, int) and 1 <= count <= len(known)):
     raise ValueError(
-      f'num_devices={num_devices} is not in 1..{len(devices)}, the number of '
-      f'{devices[0].platform} devices'
+      f'devices={devices!r} is not in 1..{len(known)}, the number of '
+      f'{known[0].platform} devices'
     )
-  if num_devices == 1:
+  if count == 1:
     return None
-  return Mesh(np.array(devices[:num_devices]), (AXIS,))
+  return Mesh(np.array(known[:count]), (AXIS,))
 
 
 def put_rows(rows: Rows, mesh: Mesh | None = None) -> Rows:

@@ -34,7 +34,7 @@ def named(argv: Sequence[str]) -> Iterator[str]:
     words = flags.FLAGS.read_flags_from_files(list(argv), force_gnu=True)
   except flags.Error:
     words = argv  # which is said when flags are parsed
-  for word, following in zip(words, [*words[1:], ''], strict=True):
+  for word, following in zip(words, [*words, ''][1:], strict=True):
     flag, equals, value = word.partition('=')
     if flag in (f'--{_NAME}', f'-{_NAME}'):
       yield value if equals else following

@@ -378,6 +378,7 @@ _LITTLE, _MOST = {'popularity_share': 0.02}, {'popularity_share': 0.98}
 
 SPEC = Spec(
   name='ranking_mf',
+  task='ranking',
   help='Lists of items from what users did: noisy popularity, and factors that '
   'stand out of the noise; protects whole users, or single interactions.',
   config=RankingMFConfig,

@@ -118,9 +118,10 @@ def _scaled(known: Known, hyper: Any) -> Known:
     known.total / known.precision, jnp.broadcast_to(error, known.total.shape)
   )
   count = jnp.maximum(count, 1e-6 * jnp.max(count))
-  descending = -jnp.sort(-count)
-  least = descending[jnp.minimum(hyper.kept, len(count)) - 1]
-  kept = count >= least
+  # No more than are paid for, also where counts on a lattice are equal.
+  order, number = jnp.argsort(-count), jnp.arange(len(count))
+  kept = jnp.zeros_like(number, bool).at[order].set(number < hyper.kept)
+  least = jnp.min(count, where=kept, initial=jnp.inf)
   count = count / least
   popular = jnp.where(kept, count ** (1 - hyper.power), 0.0)
   popular = popular / jnp.linalg.norm(popular) * (1 - slack(len(popular)))

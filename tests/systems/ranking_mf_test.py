@@ -256,6 +256,18 @@ def test_popularity_moves_by_one(crowd, unit):
   assert 0.99 < max(lengths) <= plan(config).sensitivity['popularity']
 
 
+def test_no_more_items_are_kept_than_are_paid_for(crowd):
+  """Noisy counts are on a lattice, so that some are equal."""
+  config = settings()
+  system = ranking_mf.ranking_mf(config)
+  state = system.init(jax.random.key(0), training_data(crowd))
+  for total in (jnp.ones(ITEMS), jnp.arange(ITEMS) // 4, jnp.arange(ITEMS)):
+    known = state.known._replace(total=total * 10.0, precision=jnp.float32(1))
+    kept = ranking_mf._scaled(known, state.hyper).scale > 0
+    assert int(kept.sum()) == config.kept_items
+    assert kept[-1] or total[0] == total[-1]
+
+
 @pytest.mark.parametrize('no_number', [jnp.inf, jnp.nan])
 @pytest.mark.parametrize('unit', ['user', 'rating'])
 def test_items_that_are_not_finite_tell_nothing(crowd, no_number, unit):
