@@ -25,7 +25,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
-from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.ratings.table import Ratings, check_ratings
 
 SLOTS = 32
 SLICES = 64
@@ -365,6 +365,7 @@ def training_data(
   ratings: Ratings, *, mesh: Mesh | None = None, **layout
 ) -> Data:
   """Both orientations of `ratings` on the device, as systems take them."""
+  check_ratings(ratings)
   multiple = 1 if mesh is None else mesh.size
   data = data_rows(ratings, chunk_multiple=multiple, **layout)
   return Data(*(put_rows(rows, mesh) for rows in data))
