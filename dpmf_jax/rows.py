@@ -234,7 +234,7 @@ def coo_data(
   """
   value = jnp.asarray(values, jnp.float32)
   used = jnp.ones_like(value, bool) if mask is None else jnp.asarray(mask, bool)
-  user, item = jnp.asarray(users, jnp.int32), jnp.asarray(items, jnp.int32)
+  user, item = _indices('users', users), _indices('items', items)
   shapes = [x.shape for x in (user, item, used)]
   if shapes != [value.shape] * 3 or value.ndim != 1:
     raise ValueError(
@@ -259,6 +259,15 @@ def coo_data(
     one(user, item, num_users, num_items, 'user'),
     one(item, user, num_items, num_users, 'item'),
   )
+
+
+def _indices(role: str, given: Any) -> jax.Array:
+  index = given if isinstance(given, jax.Array) else np.asarray(given)
+  if index.size and not jnp.issubdtype(index.dtype, jnp.integer):
+    raise ValueError(
+      f'{role} have type {index.dtype}, but must be indices: integers from 0'
+    )
+  return jnp.asarray(index, jnp.int32)
 
 
 def _check_pairs(user: jax.Array, item: jax.Array, good: jax.Array) -> None:
