@@ -1,4 +1,4 @@
-"""Gaussian MF with a bug planted in it: what the auditor must find.
+"""Systems with a bug planted in them: what the auditor must find.
 
 Each system claims, and is believed to have, the guarantee of a sound one.
 """
@@ -8,24 +8,97 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from dpmf_jax.auditing import Target
 from dpmf_jax.auditing.pairs import library_pairs
 from dpmf_jax.kernels import lattice
+from dpmf_jax.kernels.profiles import item_sums
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.plans.gaussian_mf import (
   GaussianMFConfig,
   plan,
   sensitivity,
 )
-from dpmf_jax.systems import gaussian_mf
+from dpmf_jax.plans.ranking_mf import RankingMFConfig
+from dpmf_jax.systems import gaussian_mf, ranking_mf
 from dpmf_jax.systems.traced import SGD
-from dpmf_jax.types import Relation, System
+from dpmf_jax.types import Relation, System, Unit
 
 
 def planted(epsilon: float = 1.0, delta: float = 1e-5) -> dict[str, Target]:
-  """Every bug by name; 'none' is the sound system itself."""
+  """Every bug by name; those that end in 'none' are the sound systems."""
+  return _gaussian(epsilon, delta) | {
+    f'ranking: {name}': target
+    for name, target in _ranking(epsilon, delta).items()
+  }
+
+
+def _ranking(epsilon: float, delta: float) -> dict[str, Target]:
+  """Bugs of ranking MF, seen in its noisy sums."""
+
+  def bug(share, change=lambda hyper: hyper, unit: Unit = 'user', **more: Any):
+    config = RankingMFConfig(
+      unit=unit,
+      relation='add_remove',
+      scale=(1.0, 5.0),
+      epsilon=epsilon,
+      delta=delta,
+      rank=1,
+      rounds=1,
+      kept_items=3,
+      lattice_bits=16,
+      popularity_share=share,
+    )
+    sound = ranking_mf.ranking_mf(config)
+
+    def init(key, data):
+      state = sound.init(key, data)
+      return state._replace(hyper=change(state.hyper))
+
+    pair = library_pairs(unit, 'add_remove', config.scale)[0]
+    system = sound._replace(init=init, **more)
+    return Target('planted', '', system, pair, 'known', delta, view='sums')
+
+  def quieter(name: str, factor: float):
+    def change(hyper):
+      own = getattr(hyper, name)
+      return hyper._replace(**{name: own._replace(std=own.std * factor)})
+
+    return change
+
+  counts, factors = 0.98, 0.02
+  return {
+    'none': bug(counts),
+    'noise 30% too small': bug(counts, quieter('counts', 0.7)),
+    # The step for interactions divides by no norm.
+    'profiles not shortened': bug(counts, step=ranking_mf.Step(False)),
+    'projections not shortened': bug(factors, step=_long_projections),
+    'no noise on factors': bug(factors, quieter('sums', 1e-3), 'rating'),
+  }
+
+
+def _long_projections(key, state, data):
+  """A step of ranking MF with projections of norm 8."""
+
+  def later():
+    own, at = state.known, state.hyper.sums
+    sent = 8 * ranking_mf.sent_by_users(own, state.hyper, data, True)
+    sums = item_sums(
+      data.by_item, own.scale, sent, state.hyper.counted, at.spacing
+    )
+    at = at._replace(std=at.std[0])
+    (draws,) = noise.draws(key, [sums.shape])
+    known = ranking_mf.factored(own, at.add(sums, draws) / at.std)
+    return state._replace(known=known, done=state.done + 1)
+
+  first = lambda: ranking_mf.Step(True)(key, state, data)
+  return jax.lax.cond(state.done == 0, first, later)
+
+
+def _gaussian(epsilon: float, delta: float) -> dict[str, Target]:
+  """Bugs of Gaussian MF."""
   common: dict[str, Any] = {
     'variant': 'sound',
     'rank': 1,

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     PersonalizedPMFConfig as PersonalizedPMFConfig,
   )
   from dpmf_jax.plans.power_mf import PowerMFConfig as PowerMFConfig
+  from dpmf_jax.plans.ranking_mf import RankingMFConfig as RankingMFConfig
   from dpmf_jax.plans.sdbpr import SDBPRConfig as SDBPRConfig
   from dpmf_jax.plans.sdfm import SDFMConfig as SDFMConfig
   from dpmf_jax.plans.sdmf import SDMFConfig as SDMFConfig
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
   objective_pmf: Callable[..., System]
   personalized_pmf: Callable[..., System]
   power_mf = _factory(PowerMFConfig)
+  ranking_mf = _factory(RankingMFConfig)
   sdbpr = _factory(SDBPRConfig)
   sdfm = _factory(SDFMConfig)
   sdmf = _factory(SDMFConfig)

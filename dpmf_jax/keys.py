@@ -18,6 +18,8 @@ from dpmf_jax.certificates import CALLER, ENTROPY, GENERATOR, SEED, randomness
 
 # A hash of a key -> where it is from.
 _SOURCES: dict[bytes, str] = {}
+# Hashes of keys that runs have begun with.
+_BEGUN: set[bytes] = set()
 
 
 def random_key(seed: int | None = None) -> jax.Array:
@@ -48,6 +50,21 @@ def source_of(key: jax.Array) -> str:
   A key that was split or folded out of one made here counts as the caller's.
   """
   return _SOURCES.get(_digest(key), CALLER)
+
+
+def begin(key: jax.Array) -> None:
+  """Notes that a run begins with `key`; ValueError where one did before.
+
+  Privacy: two runs with one key have one noise, which the difference of their
+  releases is free of, and each certificate speaks of its own run alone. Keys
+  for experiments may be used again: their runs are not to be released.
+  """
+  if source_of(key) == ENTROPY and _digest(key) in _BEGUN:
+    raise ValueError(
+      'key was used by an earlier run: what both release would show what their '
+      'noise hides; draw another one with random_key(), or leave it out'
+    )
+  _BEGUN.add(_digest(key))
 
 
 def generator(key: jax.Array) -> str:

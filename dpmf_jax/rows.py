@@ -222,7 +222,7 @@ def coo_data(
   Args:
     users, items: [N] indices; a pair at most once. In a trace, where values
       are not known, ratings of indices out of range are left out.
-    values: [N] ratings.
+    values: [N] ratings, not NaN; in a trace NaN counts as 0.
     num_users, num_items: in all.
     mask: [N] bool, False where there is no rating.
     scale: see `Rows`.
@@ -244,6 +244,10 @@ def coo_data(
   good = (user >= 0) & (user < num_users) & (item >= 0) & (item < num_items)
   if not any(isinstance(x, Tracer) for x in (good, used)):
     _check_pairs(user[used], item[used], good[used])
+    if not isinstance(value, Tracer) and np.isnan(value[used]).any():
+      raise ValueError('values have a NaN, which is no rating: mask it out')
+  # A number is brought into the scale where that is needed; NaN would not be.
+  value = jnp.where(jnp.isnan(value), 0.0, value)
   used = used & good
   slices = max(1, min(len(used), _COO_SLICES))
   chunked = lambda x: jnp.pad(

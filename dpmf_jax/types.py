@@ -44,6 +44,28 @@ class Fit(NamedTuple):
   ridge: Any  # [D], positive; infinity holds a column at its prior
 
 
+class Counted(NamedTuple):
+  """How much an interaction counts: intercept + slope * rating, in [0, 1]."""
+
+  intercept: Any  # []
+  slope: Any  # []
+
+
+class Sum(NamedTuple):
+  """How a user is fitted to released items of a ranking: a sum.
+
+  A user's row is prior + the sum of x_i weight_i q_i over their own items i,
+  with x_i what the interaction counts. The first column of items is their
+  popularity; scores order items and have no scale.
+
+  Privacy: all are public, or computed from what is released.
+  """
+
+  prior: Any  # [D], what a user without interactions gets
+  weight: Any  # [I], not negative
+  counted: Counted
+
+
 class Release(NamedTuple):
   """All that leaves the trusted curator, and nothing else.
 
@@ -53,7 +75,7 @@ class Release(NamedTuple):
 
   factors: Factors
   offset: Any  # [] public, or released with noise
-  fit: Fit | None = None
+  fit: Fit | Sum | None = None
 
 
 class Tails(NamedTuple):

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpmf_jax import accounting, blocks
+from dpmf_jax.kernels import lattice
 from dpmf_jax.kernels.gradients import gradients
-from dpmf_jax.mechanisms import noise
+from dpmf_jax.mechanisms import noise, sampling
 from dpmf_jax.mechanisms.noisy_sum import integer_rows
 from dpmf_jax.rows import training_data
 from dpmf_jax.types import Factors
@@ -139,6 +140,41 @@ def test_masked_ratings_may_be_anything():
   assert (float(total), int(count)) == (0.0, 1)
 
 
+def test_nan_is_no_rating():
+  arrays = [0], [0]
+  sizes = {'num_users': 1, 'num_items': 1}
+  with pytest.raises(ValueError, match='NaN, which is no rating'):
+    blocks.coo_data(*arrays, [math.nan], **sizes)
+
+
+def test_in_a_trace_nan_is_in_the_scale():
+  @jax.jit
+  def residual(value):
+    ones = Factors(jnp.ones((1, 1)), jnp.ones((1, 1)))
+    sums = lattice.gradients(
+      blocks.coo_data([0], [0], value, num_users=1, num_items=1), ones,
+      clip_norm=jnp.float32(1), offset=jnp.float32(8), low=jnp.float32(1),
+      high=jnp.float32(5), residual_bound=jnp.float32(10), shift=jnp.int32(0),
+    )  # fmt: skip
+    return sums.user[0, 0] * 10 / 2**18
+
+  # As far as a rating can move it, and no further.
+  found = [float(residual(jnp.array([x]))) for x in (1.0, 5.0, math.nan)]
+  assert max(found) - min(found) <= 4 + 10 / 2**8
+
+
+@pytest.mark.parametrize('kind', ['float16', 'bfloat16'])
+def test_small_floats_do_not_lengthen_what_is_clipped(kind):
+  rows = 3 * jax.random.normal(jax.random.key(0), (500, 16))
+  counts = lattice.columns(rows.astype(kind), jnp.float32(1)).counts
+  assert np.linalg.norm(np.asarray(counts, 'float64'), axis=1).max() < 2**10
+  # Nor does one too large for them tell who rated it.
+  far = jnp.array([[math.inf, 1.0]], kind)
+  assert np.isfinite(lattice.columns(far, jnp.float32(1)).counts).all()
+  with pytest.raises(TypeError, match='make them float32'):
+    blocks.clip_rows(rows.astype(kind), 1.0)
+
+
 # Noise.
 
 
@@ -199,6 +235,20 @@ def test_chances_are_those_asked_for():
   counts = kept.sum(axis=0)
   assert counts[[0, 2, 3, 4, 5]].tolist() == [0, 5000, 0, 0, 5000]
   assert abs(counts[1] - 1500) < 5 * math.sqrt(5000 * 0.3 * 0.7)
+
+
+def test_no_chance_is_larger_than_was_asked_for(monkeypatch):
+  # What float32 makes of 0.1 is larger.
+  chances = np.array([0.1, 1e-7, 1 / 3])
+  coins = np.ceil(chances * 2**32).astype('uint32')  # the first that is not
+  monkeypatch.setattr(sampling, '_words', lambda key, size: jnp.asarray(coins))
+  assert not blocks.sample(jax.random.key(0), chances).any()
+
+
+def test_noise_is_not_for_numbers_that_float32_has_no_digits_for():
+  key, tiny = jax.random.key(0), 2e-45
+  with pytest.raises(ValueError, match='must be positive, both at least'):
+    blocks.gaussian_noise(key, jnp.arange(3), 2 * tiny, spacing=tiny)
 
 
 # Sums of rows.
@@ -395,11 +445,12 @@ NUMBER = r'\d+\.?\d*(?:e-\d+)?'
 @pytest.mark.slow
 def test_the_page_does_what_it_says(capsys):
   page = (Path(__file__).parents[1] / 'docs/building_blocks.md').read_text()
-  code, names = re.findall(r'```python\n(.*?)```', page, re.S), {}
+  fenced = re.findall(r'^```(\w*)\n(.*?)^```$', page, re.S | re.M)
+  code, names = [text for kind, text in fenced if kind == 'python'], {}
   for part in code:
     exec(part, names)
   printed = capsys.readouterr().out
-  want = ''.join(re.findall(r'^```\n(.*?)^```$', page, re.S | re.M))
+  want = ''.join(text for kind, text in fenced if not kind)
   assert re.sub(NUMBER, '#', printed) == re.sub(NUMBER, '#', want)
   found, said = (
     [float(number) for number in re.findall(NUMBER, text)]

@@ -130,6 +130,32 @@ def equation_sensitivities(
   return Sensitivities(matrix, vector, pair, relabeled)
 
 
+def interaction_sensitivity(full_profile: float) -> float:
+  """How far one interaction moves its user's term y z^T of a ranking, in L2.
+
+  A user's row is r >= 0, with one entry of at most 1 for each interaction, and
+  n = ||r||. With N = `full_profile`, y = r / max(n, sqrt(N)), and z = q /
+  max(n, ||q||), q = sum of r_i e_i with public ||e_i|| <= 1.
+
+  Privacy: one interaction more turns n into n' = sqrt(n^2 + p^2), p <= 1. Its
+  own row of the term, which was 0, is at most p / sqrt(N). All other rows
+  together move by at most p / sqrt(N) times b, where b^2 = 1 + 2 / sqrt(N) if
+  n' is above sqrt(N), and else b = c (1 + (1 - c) / s) with c = n / n' and s =
+  p / n'; docs/privacy.md has the proof. With t = tan of half the angle,
+  c = (1 - t^2) / (1 + t^2) and (1 - c) / s = t, for t in [0, 1]: the largest
+  value on a grid, and what the function, whose slope is below 3, can gain
+  between two points of it.
+  """
+  full_profile = checked_number('full_profile', full_profile)
+  if not full_profile >= 1:
+    raise ValueError(f'full_profile={full_profile!r} must be at least 1')
+  steps = 2**14
+  grid = (k / steps for k in range(steps + 1))
+  small = max((1 - t * t) / (1 + t * t) * (1 + t) for t in grid) + 3 / steps
+  large = (1 + 2 * full_profile**-0.5) ** 0.5
+  return math.hypot(1.0, max(small, large)) / full_profile**0.5
+
+
 def split_noise_multiplier(
   noise_multiplier: float, user_share: float
 ) -> tuple[float, float]:

@@ -66,6 +66,8 @@ _RULES = {
   'optimal': 'optimal composition (Kairouz, Oh and Viswanath 2017)',
   'renyi_canonne': 'Renyi differential privacy at the best order (Mironov '
   '2017; Canonne, Kamath and Steinke 2020)',
+  'renyi_mironov': 'Renyi differential privacy at the best order (Mironov '
+  '2017)',
   'pld': 'privacy loss distributions (Koskela, Jalko and Honkela 2020; '
   'dp-accounting)',
   'claimed': "the paper's own formula, which does not hold for what it runs",

@@ -71,6 +71,13 @@ _SYSTEM = flags.DEFINE_enum(
   '(plans/auto.py). sdmf, sdbpr and sdfm with --variant=sound are local_mf.\n'
   + settings.SYSTEM_HELP,
 )
+_TASK = flags.DEFINE_enum(
+  'task',
+  None,
+  ['rating', 'ranking'],
+  'What --system=auto is to learn: ratings, the default, or which items come '
+  'first.',
+)
 _VARIANT = settings.define_variant()
 _DELTA = flags.DEFINE_float(
   'delta', None, 'Delta of the guarantee; 1e-6 by default.'
@@ -193,7 +200,7 @@ GROUPS = {
     'epsilon', 'delta', 'unit', 'relation', 'variant', *specifications.FLAGS,
     'ledger', 'budget_epsilon', 'seed',
   ),
-  'system': ('system', 'plugin'),
+  'system': ('system', 'task', 'plugin'),
   'output': ('output', 'overwrite', 'ranking_k', 'ranking_threshold'),
 }  # fmt: skip
 ONLY = {
@@ -225,7 +232,9 @@ def main(argv) -> int:
   print(f'\n{run}')
   if _LEDGER.value is not None:
     print(f'\n{ledger.summary(_LEDGER.value)}')
-  print(f'\nwritten to {run.folder}/: {", ".join(folders.OUTPUTS)}, private/')
+  folder = Path(_OUTPUT.value)
+  written = [name for name in folders.OUTPUTS if (folder / name).exists()]
+  print(f'\nwritten to {folder}/: {", ".join(written)}, private/')
   return 0
 
 
@@ -261,6 +270,7 @@ def _arguments() -> dict[str, Any]:
   return given | {
     'ratings': ratings,
     'delta': _DELTA.value,
+    'task': _TASK.value,
     'system': asked_for,
     'variant': _VARIANT.value,
     'user_features': features,

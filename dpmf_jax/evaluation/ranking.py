@@ -101,14 +101,15 @@ def ranking_metrics(
 
 
 def text(metrics: dict[str, Any]) -> str:
-  """A line for all items and one for each slice."""
+  """A line for all items, one for each slice and one for each baseline."""
   rows = {'all items': metrics, **metrics['slices']}
+  rows |= metrics.get('baselines', {})
   return '\n'.join(
     f'  {name}: '
     + '  '.join(
       f'{key} {value:.4f}'
       for key, value in row.items()
-      if isinstance(value, float)
+      if isinstance(value, float) and key != 'threshold'
     )
     + f'  ({row["users"]} users)'
     for name, row in rows.items()

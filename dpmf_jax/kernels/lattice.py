@@ -48,8 +48,10 @@ def columns(factors: jax.Array, clip_norm: jax.Array) -> Columns:
   that no NaN can tell who rated what.
 
   Privacy: the norm of a row of `counts` is at most (1 - 1e-5) 2^FACTOR_BITS:
-  rows are shortened to that less what rounding can add, sqrt(D)/2.
+  rows are shortened to that less what rounding can add, sqrt(D)/2. That is so
+  in float32, in which all of it is computed, whatever factors are.
   """
+  factors = jnp.asarray(factors, jnp.float32)
   factors = jnp.clip(factors, -1e15, 1e15)  # keeps NaN
   factors = jnp.where(jnp.isnan(factors), 0.0, factors)
   spacing = clip_norm * 2.0**-FACTOR_BITS

@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from dpmf_jax.accounting.rounding import MAX_SLOTS
+from dpmf_jax.kernels.profiles import summed_users
 from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
 from dpmf_jax.rows import Rows
-from dpmf_jax.types import Release
+from dpmf_jax.types import Release, Sum
 
 # A number is high * 2^9 + low; products of two highs are below 2^18, and a
 # slice of 64 of them below 2^24, exact in float32.
@@ -31,6 +32,10 @@ def fitted_users(rows: Rows, items: Release) -> Release:
   """Both sides: released items, and all users as `items.fit` has them."""
   factors, offset, fit = items
   assert fit is not None
+  if isinstance(fit, Sum):
+    user = summed_users(rows, factors.item, fit.weight, fit.counted)
+    user = fit.prior[None] + user
+    return items._replace(factors=factors._replace(user=user))
   shape = (rows.num_rows, len(fit.prior))
   start = jnp.broadcast_to(fit.prior[None], shape)
   user = ridge_fit(rows, start, factors.item, offset=offset, ridge=fit.ridge)

@@ -32,7 +32,14 @@ def clip_scale(rows: jax.Array, norm: jax.Array | float) -> jax.Array:
 
   Privacy: ||clip_scale(a) * a|| <= norm, also in float32: a row that is
   shrunk at all is shrunk by `slack` more. A row that is not finite gets 0.
+  Smaller floats would need a larger slack, and are refused.
   """
+  kind = rows.dtype
+  if jnp.issubdtype(kind, jnp.floating) and jnp.finfo(kind).bits < 32:
+    raise TypeError(
+      f'rows are {kind}, whose rounding can lengthen what is clipped: '
+      'make them float32'
+    )
   length = jnp.linalg.norm(rows, axis=-1)
   room = norm * (1 - slack(rows.shape[-1]))
   scale = jnp.where(length > room, room / length, 1.0)

@@ -199,8 +199,13 @@ def lattice_noise(
     limit: the setting that makes the lattice, and what to do, for the error.
   """
   largest = float(np.max(std))
-  if not (np.min(std) > 0 and spacing > 0):
-    raise ValueError(f'noise of {std!r} on {spacing!r} must be positive')
+  # Below that float32 has few digits, or none.
+  least = float(np.finfo(np.float32).tiny)
+  if not (np.min(std) >= least and spacing >= least):
+    raise ValueError(
+      f'noise of {std!r} on {spacing!r} must be positive, both at least '
+      f'{least:.3g}, for float32'
+    )
   if largest > MAX_STD * spacing:
     raise ValueError(f'noise of {largest:.3g} is too large for {limit}')
   return LatticeNoise(

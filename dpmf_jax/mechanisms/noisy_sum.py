@@ -38,7 +38,7 @@ class Noisy:
   Attributes:
     value: with noise.
     event: of this one release; several are
-      `accounting.Composed((first.event, second.event, ...))`.
+      `accounting.compose(first.event, second.event, ...)`.
     sensitivity: how far a record moves what noise was added to, in L2 norm.
   """
 

@@ -103,7 +103,7 @@ def randomized_response(
 
   Privacy: an answer to one bit is epsilon-DP, with no floating point in it: the
   chance to lie is of whole 2^-32, rounded up. Who has n bits that may change
-  has n epsilon (`accounting.RandomizedResponse(epsilon, 2, n)`), and a second
+  has n epsilon (`accounting.RandomizedResponse(epsilon, n)`), and a second
   answer to the same bits costs as much again.
 
   >>> key, bits = jax.random.key(0), jnp.arange(1000) < 250

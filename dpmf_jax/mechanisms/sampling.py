@@ -77,12 +77,13 @@ _words = jax.jit(noise.words, static_argnums=1)
 def sample(key: jax.Array, probabilities: jax.Array) -> jax.Array:
   """Bool: true with each of `probabilities`, independently.
 
-  Privacy: a chance is what float32 makes of it, in whole 2^-32, rounded down;
-  NaN is 0. A sample protects nobody by itself. It makes a mechanism that runs
-  on what is kept more private, if nobody learns what that is: with one rate
-  for all `accounting.SubsampledGaussian`, where delta has to pay for what the
-  mechanism leaves `uncovered`, too, and for rates of their own `probabilities`
-  and `accounting.sampled_epsilon`.
+  Privacy: a chance that is below 1 in float32 is never more than was asked for:
+  it is less by 2^-23 of it, in whole 2^-32, rounded down; NaN is 0. A sample
+  protects nobody by itself. It makes a mechanism that runs on what is kept more
+  private, if nobody learns what that is: with one rate for all
+  `accounting.SubsampledGaussian`, where delta has to pay for what the mechanism
+  leaves `uncovered`, too, and for rates of their own `probabilities` and
+  `accounting.sampled_epsilon`.
 
   >>> kept = sample(jax.random.key(0), jnp.full(1000, 0.25))
   >>> int(kept.sum())
@@ -90,7 +91,9 @@ def sample(key: jax.Array, probabilities: jax.Array) -> jax.Array:
   """
   chance = jnp.asarray(probabilities, jnp.float32)
   words = _words(key, chance.size).reshape(chance.shape)
-  return _kept(words, jnp.where(chance > 0, chance, 0.0))
+  # Float32 may have rounded it up: 0.1 is a little more than 0.1 there.
+  less = jnp.where(chance < 1, chance * (1 - 2.0**-23), chance)
+  return _kept(words, jnp.where(chance > 0, less, 0.0))
 
 
 def _kept(words: jax.Array, probability: jax.Array) -> jax.Array:

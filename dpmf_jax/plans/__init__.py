@@ -19,6 +19,7 @@ NAMES = (
   'personalized_pmf',
   'power_mf',
   'dpals',
+  'ranking_mf',
   'local_mf',
   'sdmf',
   'sdbpr',

@@ -33,3 +33,33 @@ SAME_FLOATS = (
   'none.'
 )
 PUBLIC_PAIRS = 'Which user rated which item is public.'
+WHOLE_USERS = (
+  'The list of item ids and the number of users are public, and the same '
+  'whether or not a user is there: a user who is not there is one without '
+  'ratings. Where these were taken from the ratings file, an item that a '
+  'single user rated tells of that user, and so does the number of users to '
+  'someone who knows all the others.',
+  'The list of user ids is not released.',
+  'A user is all ratings under one user id: a person with two ids is '
+  'protected less.',
+)
+EXACT_TERMS = (
+  'The random generator (Threefry, 64-bit key) is as good as random. Terms of '
+  'users are integers and their sums exact. Noise is rounded to the lattice of '
+  'the sums and dithered, but each Gaussian is evaluated in float32 from 64 '
+  'random bits and ends at 9.5 standard deviations; delta pays for the end of '
+  'the tails. Timing and memory are not covered.'
+)
+
+# Who is defended against.
+JOINT_ADVERSARY = (
+  "anyone who sees what is released and knows all other users' ratings, the "
+  'item ids, the number of users, the code and its settings, but not the '
+  'random key; also all other users together, with what they compute from '
+  'their own ratings (joint differential privacy)'
+)
+RATING_ADVERSARY = (
+  'anyone who sees what is released and knows every other rating, the id '
+  'lists, the code and its settings, but not the random key; a user who also '
+  'sees their own predictions is covered for the ratings of all others'
+)

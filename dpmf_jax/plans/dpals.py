@@ -164,31 +164,14 @@ def _sensitivity(config: DPALSConfig, vectors: bool) -> float:
   return bound * (1 + _ROUNDING)
 
 
-_ADVERSARY = (
-  "anyone who sees what is released and knows all other users' ratings, the "
-  'item ids, the number of users, the code and its settings, but not the '
-  'random key; also all other users together, with what they compute from '
-  'their own ratings (joint differential privacy)'
-)
 _ASSUMPTIONS = (
   assumptions.PUBLIC_SETTINGS,
-  'The list of item ids and the number of users are public, and the same '
-  'whether or not a user is there: a user who is not there is one without '
-  'ratings. Where these were taken from the ratings file, an item that a '
-  'single user rated tells of that user, and so does the number of users to '
-  'someone who knows all the others.',
-  'The list of user ids is not released.',
-  'A user is all ratings under one user id: a person with two ids is '
-  'protected less.',
+  *assumptions.WHOLE_USERS,
   'Each user sees only their own vector and bias; these are computed from '
   'their own ratings and are not covered.',
   assumptions.ONE_RELEASE,
   assumptions.SAME_FLOATS,
-  'The random generator (Threefry, 64-bit key) is as good as random. Terms of '
-  'users are integers and their sums exact. Noise is rounded to the lattice of '
-  'the sums and dithered, but each Gaussian is evaluated in float32 from 64 '
-  'random bits and ends at 9.5 standard deviations; delta pays for the end of '
-  'the tails. Timing and memory are not covered.',
+  assumptions.EXACT_TERMS,
 )
 
 
@@ -239,7 +222,7 @@ def _guarantee(
     status='proved',
     unit='user',
     relation=config.relation,
-    adversary=_ADVERSARY,
+    adversary=assumptions.JOINT_ADVERSARY,
     released=('item factors', 'offset', 'item ids'),
     secret=('ratings', 'user factors', 'user ids', 'random key'),
     assumptions=_ASSUMPTIONS,

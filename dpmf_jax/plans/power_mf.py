@@ -154,11 +154,6 @@ def lattice_spacing(config: PowerMFConfig) -> float:
   )
 
 
-_ADVERSARY = (
-  'anyone who sees what is released and knows every other rating, the id '
-  'lists, the code and its settings, but not the random key; a user who also '
-  'sees their own predictions is covered for the ratings of all others'
-)
 _ASSUMPTIONS = (
   'The rating scale and all settings, the rank and the number of rounds among '
   'them, are public and were not chosen by looking at the ratings.',
@@ -238,7 +233,7 @@ def _guarantee(**stated: Any) -> Guarantee:
     status='proved',
     unit='rating',
     relation='add_remove',
-    adversary=_ADVERSARY,
+    adversary=assumptions.RATING_ADVERSARY,
     released=('item factors', 'offset', 'id lists'),
     secret=('ratings', 'user factors', 'random key'),
     assumptions=_ASSUMPTIONS,

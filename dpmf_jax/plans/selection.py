@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from dpmf_jax import plans
 from dpmf_jax.plans import auto
 from dpmf_jax.plans.settings import settings_of
-from dpmf_jax.plans.spec import Spec
+from dpmf_jax.plans.spec import Spec, Task
 
 DELTA = 1e-6  # where none is asked for
 # The systems whose sound form has another name.
@@ -125,6 +125,7 @@ def _variant(name: str, spec: Spec, asked: str | None) -> str:
 def automatic(
   given: Mapping[str, Any],
   *,
+  task: Task = 'rating',
   delta: float | None = None,
   num_users: int,
   num_items: int,
@@ -141,8 +142,11 @@ def automatic(
         f'{_meant(setting, known)}'
       )
     raise ValueError(_NEEDED)
+  unit = rest.pop('unit', None) or 'rating'
+  if task == 'ranking':
+    return 'ranking_mf', rest, {'unit': unit}
   name, settings = auto.recommended(
-    rest.pop('unit', None) or 'rating',
+    unit,
     num_users=num_users,
     num_items=num_items,
     epsilon=rest['epsilon'],

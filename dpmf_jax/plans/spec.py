@@ -14,6 +14,8 @@ from dpmf_jax.types import Guarantee
 # The settings that scripts start from for a sound variant beside a paper's.
 SOUND = {'variant': 'sound', 'relation': 'add_remove'}
 
+Task = Literal['rating', 'ranking']
+
 # How the initial state is known to an attacker; see `auditing.sampling`.
 Start = Literal['random', 'known', 'aligned']
 
@@ -117,6 +119,7 @@ class Spec(NamedTuple):
       without clients.
     resolved: (config, num_users, num_items) -> config with what these numbers
       choose; None where they choose nothing.
+    task: what it learns: ratings, or which items come first.
   """
 
   name: str
@@ -131,3 +134,4 @@ class Spec(NamedTuple):
   personalized: bool = False
   traffic: Callable[..., dict[str, float] | None] | None = None
   resolved: Callable[..., Any] | None = None
+  task: Task = 'rating'

@@ -152,6 +152,11 @@ def _versions() -> dict[str, str]:
   return {k: v for k, v in versions().items() if k in _VERSIONED}
 
 
+def interrupted(folder: Path) -> bool:
+  """Whether the folder holds a run that can go on."""
+  return (folder / _CHECKPOINT).is_file()
+
+
 def run_id(folder: Path | None) -> str:
   """The id of the interrupted run in the folder, or else a new one."""
   path = folder and folder / _CHECKPOINT

@@ -10,7 +10,7 @@ import numpy as np
 from tqdm import tqdm
 
 from dpmf_jax.evaluation.metrics import rmse
-from dpmf_jax.plans.spec import Plan
+from dpmf_jax.plans.spec import Plan, Task
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.training import Progress
 from dpmf_jax.types import Release, System
@@ -30,13 +30,23 @@ class Recorder:
   curve: list[dict]
   model: Release
 
-  def __init__(self, system: System, data: Data, test: Rows | None, scale):
+  def __init__(
+    self,
+    system: System,
+    data: Data,
+    test: Rows | None,
+    scale: tuple[float, float],
+    *,
+    task: Task = 'rating',
+  ):
     self.curve = []
     self._began = time.monotonic()
     self._system, self._data, self._scale = system, data, scale
-    self._rows = {'train_rmse': data.by_user}
-    if test is not None:
-      self._rows['test_rmse'] = test
+    self._rows = {}
+    if task == 'rating':  # scores of a ranking are no ratings
+      self._rows['train_rmse'] = data.by_user
+      if test is not None:
+        self._rows['test_rmse'] = test
 
   def __call__(self, report: Progress) -> None:
     model = self._system.model(report.state, self._data)

@@ -66,6 +66,11 @@ class Run:
 
   def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
     """The folder with this run in it, as `dpmf train --output` writes it."""
+    if not overwrite and folders.interrupted(Path(folder)):
+      raise ValueError(
+        f'folder={folder} holds an interrupted run; choose another folder, or '
+        'pass overwrite=True to drop it'
+      )
     path = folders.prepare(folder, overwrite=overwrite)
     self.write(path)
     return path
@@ -74,14 +79,15 @@ class Run:
     """Writes everything into a folder that `folders.prepare` has made."""
     folders.write_model(folder, self.whole, self.guarantee, self.train)
     files.write_json(folder / 'metrics.json', self.metrics, mode=0o600)
-    self._plot_curve(folder / 'learning_curve.png')
-    shares = dict(self.metrics['error_cdf'])
-    plots.error_cdf(
-      folder / 'error_cdf.png',
-      shares.pop('errors'),
-      {_LABELS[part]: values for part, values in shares.items()},
-      title=self.title,
-    )
+    if self.metrics['task'] == 'rating':
+      self._plot_curve(folder / 'learning_curve.png')
+      shares = dict(self.metrics['error_cdf'])
+      plots.error_cdf(
+        folder / 'error_cdf.png',
+        shares.pop('errors'),
+        {_LABELS[part]: values for part, values in shares.items()},
+        title=self.title,
+      )
     folders.finish(folder, self.certificate)
 
   @property
@@ -95,6 +101,8 @@ class Run:
 
   def _errors(self) -> list[tuple[float, str]]:
     """RMSE of the model and of baselines, with what they are of."""
+    if self.metrics['task'] == 'ranking':
+      return []
     baselines = self.metrics['baselines'].items()
     found = [
       (self.metrics['test_rmse'], 'this model, held out'),
@@ -121,18 +129,27 @@ class Run:
       f'<p><strong>{mark(notice.title)}</strong> {mark(notice.words)}</p>'
       for notice in wording.notices(self.certificate)
     )
-    rows = ''.join(
+    return (
+      f'<h4>{mark(self.title)}</h4>{notices}{self._accuracy_html()}<details>'
+      '<summary>What is guaranteed, and what must stay secret</summary><pre>'
+      f'{mark(wording.summary(self.certificate))}</pre></details>'
+    )
+
+  def _accuracy_html(self) -> str:
+    mark, parts = html.escape, []
+    if rows := ''.join(
       f'<tr><td>{value:.4f}</td><td style="text-align:left">{mark(label)}</td>'
       '</tr>'
       for value, label in self._errors()
-    )
-    picture = io.BytesIO()
-    self._plot_curve(picture)
-    encoded = base64.b64encode(picture.getvalue()).decode()
-    return (
-      f'<h4>{mark(self.title)}</h4>{notices}<table><tr><th>RMSE</th><th></th>'
-      f'</tr>{rows}</table><img alt="learning curve" width="560" '
-      f'src="data:image/png;base64,{encoded}"><details><summary>What is '
-      'guaranteed, and what must stay secret</summary><pre>'
-      f'{mark(wording.summary(self.certificate))}</pre></details>'
-    )
+    ):
+      picture = io.BytesIO()
+      self._plot_curve(picture)
+      encoded = base64.b64encode(picture.getvalue()).decode()
+      parts.append(
+        f'<table><tr><th>RMSE</th><th></th></tr>{rows}</table><img '
+        'alt="learning curve" width="560" '
+        f'src="data:image/png;base64,{encoded}">'
+      )
+    if 'ranking' in self.metrics:
+      parts.append(f'<pre>{mark(ranking.text(self.metrics["ranking"]))}</pre>')
+    return ''.join(parts)

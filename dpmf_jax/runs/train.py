@@ -9,27 +9,27 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import jax
 import numpy as np
 
-from dpmf_jax import accounting, certificates, keys
+from dpmf_jax import accounting, certificates, keys, plans
 from dpmf_jax.accounting import ledger as ledgers
 from dpmf_jax.certificates import wording
 from dpmf_jax.evaluation import metrics, ranking
 from dpmf_jax.plans import selection
-from dpmf_jax.plans.spec import Plan, Spec
+from dpmf_jax.plans.spec import Plan, Spec, Task
 from dpmf_jax.ratings.given import ratings_of
 from dpmf_jax.ratings.specification import AskedEpsilons, summary
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.table import Ratings, with_public_ids
-from dpmf_jax.rows import Rows, device_mesh, training_data
+from dpmf_jax.rows import Data, Rows, device_mesh, training_data
 from dpmf_jax.runs import folders, recording
 from dpmf_jax.runs.run import Run
 from dpmf_jax.systems import build
 from dpmf_jax.training import fit
-from dpmf_jax.types import System
+from dpmf_jax.types import Factors, Release, System
 
 _READ = 'dpmf_jax.read and from_dataframe take it, and make Ratings for train'
 # Names that people try -> what there is.
@@ -41,6 +41,10 @@ _ELSEWHERE = {
 }
 
 Threshold = float | Literal['mean', 'max', 'best']
+# Of lists, where nothing else is asked for: their length, and the part of the
+# scale from which on a held-out rating is one that should have been listed.
+_LISTED = 10
+_RELEVANT = 2 / 3
 
 
 def train(
@@ -48,6 +52,7 @@ def train(
   *,
   epsilon: float | None = None,
   delta: float | None = None,
+  task: Task | None = None,
   system: str | System = 'auto',
   variant: str | None = None,
   unit: str | None = None,
@@ -85,6 +90,8 @@ def train(
       item and rating, a sparse [U, I] matrix, or the name of a data set.
     epsilon: how much privacy loss is allowed; smaller is more private.
     delta: of the guarantee; 1e-6 by default.
+    task: what lists are judged by: 'rating' (the default) predicts ratings,
+      'ranking' says which items come first. A system by name has its own.
     system: 'auto' chooses one by public facts; or a name of
       `dpmf_jax.plans.NAMES`; or a `System` of your own, whose guarantee is
       then called stated, not proved.
@@ -110,7 +117,7 @@ def train(
     ranking_threshold: the least rating that counts as relevant in them.
     key: None draws one from the operating system. A number is a seed, and a
       key of one's own is as good as its source: both are FOR EXPERIMENTS, and
-      the certificate says so.
+      the certificate says so. One of `random_key()` is for a single run.
     output: a folder to write. A run that was interrupted goes on from there
       when the same call is made again.
     overwrite: replace the run that is in `output`.
@@ -141,9 +148,14 @@ def train(
   )
   given = {'epsilon': epsilon, 'unit': unit, **settings}
   chosen = _chosen(
-    system, given, variant, delta, threshold, asked, table, user_features
+    system, given, task, variant, delta, threshold, asked, table, user_features
   )
   made = chosen.system
+  if chosen.task == 'ranking' and test_fraction > 0:
+    ranking_k = ranking_k or (_LISTED,)
+    if ranking_threshold is None:
+      low, high = table.scale
+      ranking_threshold = low + _RELEVANT * (high - low)
   if table.most_users and made.guarantee.unit != 'user':
     raise ValueError(
       f'num_users={table.most_users} is for what protects whole users, and '
@@ -170,10 +182,11 @@ def train(
     'test_fraction': test_fraction,
     'split_seed': split_seed,
     'devices': 1 if mesh is None else mesh.size,
-    **_stated_features(user_features),
     **({} if threshold is None else {'threshold': str(threshold)}),
-    **(public or {}),
   }
+  further = _further(public or {}, {*facts, 'num_users'}, chosen)
+  # A hash of the file that features are from says more than one of an array.
+  facts |= {**_stated_features(user_features), **further}
   if lists['users'] != wording.SECRET_COUNTED:
     facts['num_users'] = table.num_users
   identity = {
@@ -196,12 +209,16 @@ def train(
         folder, first_key, identity, run=run_id, seconds=checkpoint_seconds
       )
     )
+  if start is None:
+    keys.begin(first_key)
   if spend:
     charge = functools.partial(spend, entry_id=run_id)
     callbacks.append(folders.charger(folder, charge, fresh=start is None))
   # The other half drew masks for releases once: steps keep their noise.
   fit_key, _ = jax.random.split(first_key)
-  recorder = recording.Recorder(made, data, test_rows, table.scale)
+  recorder = recording.Recorder(
+    made, data, test_rows, table.scale, task=chosen.task
+  )
   bar, show = recording.progress(
     chosen.plan, recorder.curve, delta=chosen.delta, disable=not progress
   )
@@ -228,7 +245,9 @@ def train(
     lists=lists,
     personal=own and own.statement(asked),
   )
-  report = _accuracy(chosen, recorder, data.by_user, test_rows, learned, test)
+  report = _facts(chosen, recorder, learned, test)
+  if chosen.task == 'rating':
+    report |= _accuracy(recorder, data.by_user, test_rows, learned, test)
   report |= {
     'status': certificate['status'],
     'epsilon': certificate['epsilon'],
@@ -236,13 +255,20 @@ def train(
     'seed': int(key) if isinstance(key, int | np.integer) else None,
   }
   if test is not None and ranking_k:
-    report['ranking'] = ranking.ranking_metrics(
-      jax.device_get(recorder.model),
-      learned,
-      test,
-      ranking_k,
+    measured = functools.partial(
+      ranking.ranking_metrics,
+      train=learned,
+      test=test,
+      k=ranking_k,
       threshold=ranking_threshold,
     )
+    report['ranking'] = measured(jax.device_get(recorder.model)) | {
+      'threshold': ranking_threshold,
+      'baselines': {
+        name: measured(model)
+        for name, model in _popular(certificate, learned, data).items()
+      },
+    }
   report['seconds'] = round(time.monotonic() - began, 3)
   run = Run(
     whole=recorder.model,
@@ -257,15 +283,43 @@ def train(
   return run
 
 
+def _popular(
+  certificate: dict[str, Any], train: Ratings, data: Data
+) -> dict[str, Release]:
+  """What gives everybody the same list: counts, and with the noise of epsilon.
+
+  Privacy: for the curator alone, as all metrics. The noise of the second, of a
+  run of its own, is there to compare with.
+  """
+  counts = np.bincount(train.item, minlength=train.num_items)
+  ones = np.ones((train.num_users, 1), np.float32)
+  item = counts[:, None].astype(np.float32)
+  found = {'popularity': Release(Factors(ones, item), np.float32(0))}
+  if certificate['epsilon'] and certificate['delta']:
+    selected = selection.selected(
+      'ranking_mf',
+      {'unit': certificate['unit'], 'epsilon': certificate['epsilon']},
+      delta=certificate['delta'],
+      scale=train.scale,
+      rank=0,
+    )
+    resolved = cast(Any, selected.spec.resolved)
+    config = resolved(selected.config, train.num_users, train.num_items)
+    noisy = build('ranking_mf', config)
+    state = fit(noisy, keys.random_key(), data)
+    name = 'noisy popularity, same budget'
+    found[name] = jax.device_get(noisy.model(state, data))
+  return found
+
+
 def _accuracy(
-  chosen: _Chosen,
   recorder: recording.Recorder,
   rows: Rows,
   test_rows: Rows | None,
   train: Ratings,
   test: Ratings | None,
 ) -> dict[str, Any]:
-  """What metrics.json has of ratings and errors."""
+  """What metrics.json has of errors of predicted ratings."""
   curve, scale = recorder.curve, train.scale
   errors = metrics.error_grid(scale)
   shares = {
@@ -273,19 +327,31 @@ def _accuracy(
     for part, each in (('train', rows), ('test', test_rows))
     if each is not None
   }
+  return {
+    'train_rmse': curve[-1]['train_rmse'],
+    'test_rmse': curve[-1].get('test_rmse'),
+    'baselines': {} if test is None else metrics.baselines(train, test),
+    'error_cdf': {'errors': errors.tolist(), **shares},
+  }
+
+
+def _facts(
+  chosen: _Chosen,
+  recorder: recording.Recorder,
+  train: Ratings,
+  test: Ratings | None,
+) -> dict[str, Any]:
+  """What metrics.json has of the run itself."""
   found = {
     'note': 'computed from the ratings without noise: not covered by the '
     'certificate, for the curator only',
     'system': chosen.name,
     'variant': chosen.variant,
-    'train_rmse': curve[-1]['train_rmse'],
-    'test_rmse': curve[-1].get('test_rmse'),
-    'baselines': {} if test is None else metrics.baselines(train, test),
-    'error_cdf': {'errors': errors.tolist(), **shares},
+    'task': chosen.task,
     'steps': chosen.system.steps,
     'num_train': len(train),
     'num_test': 0 if test is None else len(test),
-    'curve': curve,
+    'curve': recorder.curve,
   }
   own = chosen.system.personal
   if own and train.epsilon is not None:
@@ -313,10 +379,15 @@ class _Chosen(NamedTuple):
   spec: Spec | None = None
   features: tuple[int, ...] = ()  # what the plan took besides the config
 
+  @property
+  def task(self) -> Task:
+    return self.spec.task if self.spec else 'rating'
+
 
 def _chosen(
   asked_for: str | System,
   given: dict[str, Any],
+  task: Task | None,
   variant: str | None,
   delta: float | None,
   threshold: Threshold | None,
@@ -331,18 +402,24 @@ def _chosen(
         f'{named[0]}={given[named[0]]} is a setting of systems by name; the '
         'system given has its own'
       )
-    plan = Plan(asked_for.guarantee, asked_for.steps)
+    stated = plans.as_stated(asked_for.guarantee)
+    own = asked_for._replace(guarantee=stated)
     delta = selection.DELTA if delta is None else delta
-    return _Chosen('own system', 'own', asked_for, plan, delta)
+    return _Chosen('own system', 'own', own, Plan(stated, own.steps), delta)
   name, more = asked_for, {}
   if name == 'auto':
     name, given, more = selection.automatic(
       given,
+      task=task or 'rating',
       delta=delta,
       num_users=ratings.num_users,
       num_items=ratings.num_items,
     )
   spec = selection.spec_of(name)
+  if task not in (None, spec.task):
+    raise ValueError(
+      f'task={task} is not what system={name} is for, which is {spec.task}'
+    )
   if ratings.epsilon is not None and not spec.personalized:
     raise ValueError(
       f'{ratings.name} has an epsilon for each rating, which system={name} '
@@ -485,6 +562,20 @@ def _identity_of(key: jax.Array, given: jax.Array | int | None) -> Any:
   if given is None or isinstance(given, int):
     return given
   return _digest(keys.key_words(key))
+
+
+def _further(
+  public: Mapping[str, str], known: set[str], chosen: _Chosen
+) -> Mapping[str, str]:
+  """`public`, none of which is said already, maybe in another way."""
+  if chosen.spec:
+    known = known | selection.fields(chosen.spec)
+  if twice := sorted(public.keys() & known):
+    raise ValueError(
+      f'public has {twice[0]!r}, which the certificate says itself: use '
+      'another name'
+    )
+  return public
 
 
 def _stated_features(features: np.ndarray | None) -> dict[str, str]:

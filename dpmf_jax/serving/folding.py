@@ -1,7 +1,8 @@
 """Folding users in who were never trained on.
 
 A user's row is the ridge regression of their own ratings on the released item
-factors (`types.Fit`), for many users at a time.
+factors (`types.Fit`), or a sum of these (`types.Sum`): for many users at a
+time.
 
 Privacy: what a user gets depends on the release and on their own ratings
 alone; it costs the others nothing beyond the release.
@@ -23,7 +24,7 @@ from dpmf_jax.ratings.ids import places
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import SLICES, SLOTS, put_rows, rows
 from dpmf_jax.serving.models import Model, check_model, seen_matrix
-from dpmf_jax.types import Factors, Fit, Release
+from dpmf_jax.types import Factors, Fit, Release, Sum
 
 _BLOCK = 4096  # users solved for at a time: bounds memory to [B, D, D]
 
@@ -36,19 +37,20 @@ def user_factors(
   *,
   item_factors: np.ndarray,
   offset: float,
-  fit: Fit,
+  fit: Fit | Sum,
 ) -> np.ndarray:
   """[num_users, D] float32, many at a time; ratings are (user, item, value)."""
-  width = item_factors.shape[1]
+  length, width = item_factors.shape
+  shapes = {'prior': (width,), 'ridge': (width,), 'weight': (length,)}
   for name, given in fit._asdict().items():
-    if np.shape(given) != (width,):
+    if np.shape(given) != shapes.get(name, np.shape(given)):
       raise ValueError(
         f'{name} of the fit has shape {np.shape(given)}, items have '
         f'{width} columns'
       )
   if not np.isfinite(item_factors).all():
     raise ValueError('the items have factors that are not finite')
-  if not (np.asarray(fit.ridge) > 0).all():
+  if isinstance(fit, Fit) and not (np.asarray(fit.ridge) > 0).all():
     raise ValueError(f'ridge={fit.ridge} must be positive')
   items = jax.tree.map(
     lambda x: jnp.asarray(x, jnp.float32),
@@ -85,7 +87,7 @@ def fold_in(
   model: Model,
   ratings: Ratings | Mapping[Any, Mapping[Any, float]] | Any,
   *,
-  fit: Fit | None = None,
+  fit: Fit | Sum | None = None,
 ) -> Model:
   """The model with the users of `ratings` in place of its own.
 
@@ -98,7 +100,7 @@ def fold_in(
     ratings: of users who need not be in the model, with its items' ids:
       {user: {item: rating}}, or what `ratings.given.ratings_of` takes, such as
       `Ratings`, a DataFrame or a path.
-    fit: priors and ridges; the model's by default.
+    fit: priors and ridges, or weights; the model's by default.
 
   Privacy: see the module. The result is for the eyes of these users.
   """

@@ -18,7 +18,7 @@ from dpmf_jax import files
 from dpmf_jax.ratings.ids import id_texts, places
 from dpmf_jax.ratings.table import Ratings, check_ratings, check_scale
 from dpmf_jax.serving.scoring import dense_rows, top_products
-from dpmf_jax.types import Fit, Release
+from dpmf_jax.types import Counted, Fit, Release, Sum
 
 # The user ids, where a guarantee keeps them secret.
 USERS = 'private/users.json'
@@ -37,7 +37,7 @@ class Model(NamedTuple):
   seen: scipy.sparse.csr_array | None  # [U, I], of the training ratings
   covered: bool  # whether the certificate covers all that is used here
   items_released: bool = True  # or taken from private/
-  fit: Fit | None = None  # of new users; None where it is not known
+  fit: Fit | Sum | None = None  # of new users; None where it is not known
   bias_columns: tuple[int, ...] = ()  # of factors, known to be biases
 
 
@@ -78,7 +78,7 @@ def model_from_release(
   release: Release,
   train: Ratings,
   *,
-  fit: Fit | None = None,
+  fit: Fit | Sum | None = None,
   whole: Release | None = None,
   bias_columns: tuple[int, ...] = (),
 ) -> Model:
@@ -179,7 +179,10 @@ def load_model(folder: str | Path) -> Model:
       f'has {sizes}'
     )
   fit = None
-  if 'fit/prior' in released:
+  if 'fit/weight' in released:
+    counted = Counted(*(released[f'fit/counted/{n}'] for n in Counted._fields))
+    fit = Sum(released['fit/prior'], released['fit/weight'], counted)
+  elif 'fit/prior' in released:
     fit = Fit(released['fit/prior'], released['fit/ridge'])
   elif 'factors/user' in released:
     fit = fit_of_released_users(released['factors/user'])
@@ -277,7 +280,7 @@ def top_items(
 
   chosen, raw = top_products(user[users], model.item_factors, k, excluded)
   # Ordered by the unclipped score: clipping would make the best items tie.
-  scores = np.clip(raw + np.float32(model.offset), *model.scale)
+  scores = _in_scale(model, raw + np.float32(model.offset))
   return chosen, np.where(chosen >= 0, scores, -np.inf)
 
 
@@ -323,8 +326,15 @@ def predict(model: Model, users: Ids, items: Ids) -> Any:
       f'users of shape {user.shape[:-1]} and items of shape '
       f'{item.shape[:-1]} do not broadcast'
     ) from None
+  return _in_scale(model, found)
+
+
+def _in_scale(model: Model, scores: np.ndarray) -> np.ndarray:
+  """Scores as ratings can be; those of a ranking have no scale."""
+  if isinstance(model.fit, Sum):
+    return scores
   low, high = map(np.float32, model.scale)
-  return np.clip(found, low, high)
+  return np.clip(scores, low, high)
 
 
 def recommend(
@@ -354,8 +364,8 @@ def similar_items(
   """The k items whose factors have the largest cosines with each of `items`.
 
   Columns of biases do not count: where all items have the same number, where
-  all users have, and `model.bias_columns`. An item that is zero elsewhere is
-  like no other (0).
+  all users have, `model.bias_columns`, and the popularity of a ranking. An item
+  that is zero elsewhere is like no other (0).
 
   Privacy: post-processes the item factors.
   """
@@ -367,6 +377,8 @@ def similar_items(
   if model.covered and model.user_factors is not None:
     fixed |= same(model.user_factors) & (len(model.user_factors) > 1)
   fixed[list(model.bias_columns)] = True
+  if isinstance(model.fit, Sum):
+    fixed[0] = True  # popularity
   vectors = model.item_factors[:, ~fixed].astype(np.float64)
   if vectors.shape[1] < 2:
     raise ValueError(

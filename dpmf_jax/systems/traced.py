@@ -80,12 +80,13 @@ def _made(value: Any, outer: tuple[Any, ...]) -> Any:
   if isinstance(value, tuple):
     return type(value), *map(inner, value)
   if isinstance(value, float):
-    return value.hex()  # 0.0 equals -0.0
+    return type(value), value.hex()  # 0.0 equals -0.0
   if value is None or isinstance(value, str | int):
     return type(value), value
   if (
     not isinstance(value, types.FunctionType)
-    or value.__module__.split('.')[0] != 'optax'
+    # Not `__module__`, which `functools.wraps` takes from what is wrapped.
+    or value.__globals__.get('__name__', '').split('.')[0] != 'optax'
     or value.__kwdefaults__
   ):
     return _Same(value)

@@ -13,6 +13,7 @@ from dpmf_jax.runs import recording
 from dpmf_jax.types import System
 
 QUIET = {'progress': False, 'devices': 1}
+CHEAP = {'system': 'power_mf', 'rank': 0, 'rounds': 1, 'epsilon': 1, **QUIET}
 
 
 @pytest.fixture(scope='module')
@@ -182,15 +183,56 @@ def test_a_ledger_is_charged_without_a_folder(small_ratings, tmp_path):
 
 
 def test_the_certificate_says_where_the_key_is_from(small_ratings):
-  cheap = {'system': 'power_mf', 'rank': 0, 'rounds': 1, 'epsilon': 1, **QUIET}
   for key, source in (
     (None, 'operating system entropy'),
     (3, 'fixed seed'),
     (dpmf_jax.random_key(), 'operating system entropy'),
     (jax.random.key(77), 'given by the caller'),
   ):
-    run = dpmf_jax.train(small_ratings, key=key, **cheap)
+    run = dpmf_jax.train(small_ratings, key=key, **CHEAP)
     assert run.certificate['randomness']['source'] == source
+
+
+def test_a_key_is_for_one_run(small_ratings, tmp_path, monkeypatch):
+  key, words = dpmf_jax.random_key(), 'key was used by an earlier run'
+  given = {**CHEAP, 'key': key, 'output': tmp_path / 'run'}
+
+  def interrupt(self, progress):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(recording.Recorder, '__call__', interrupt)
+    with pytest.raises(KeyboardInterrupt):
+      dpmf_jax.train(small_ratings, **given)
+  # What goes on is the same run.
+  run = dpmf_jax.train(small_ratings, **given)
+  assert run.certificate['randomness']['valid_for_release']
+  for more in ({'epsilon': 2}, {'output': tmp_path / 'other'}):
+    with pytest.raises(ValueError, match=words):
+      dpmf_jax.train(small_ratings, **{**CHEAP, 'key': key, **more})
+
+
+def test_a_run_is_not_saved_over_one_that_can_go_on(
+  run, small_ratings, tmp_path, monkeypatch
+):
+  folder = tmp_path / 'run'
+
+  def interrupt(self, progress):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(recording.Recorder, '__call__', interrupt)
+    with pytest.raises(KeyboardInterrupt):
+      dpmf_jax.train(small_ratings, output=folder, **CHEAP)
+  with pytest.raises(ValueError, match='holds an interrupted run'):
+    run.save(folder)
+  assert dpmf_jax.train(small_ratings, output=folder, **CHEAP).folder == folder
+
+
+@pytest.mark.parametrize('name', ['epsilon', 'dataset', 'num_users'])
+def test_public_facts_do_not_replace_what_is_so(small_ratings, name):
+  with pytest.raises(ValueError, match=f'public has {name!r}'):
+    dpmf_jax.train(small_ratings, public={name: '0.1'}, **CHEAP)
 
 
 def test_somebody_elses_system_is_stated(small_ratings, tmp_path):
@@ -207,3 +249,41 @@ def test_somebody_elses_system_is_stated(small_ratings, tmp_path):
   run.save(tmp_path / 'run')
   saved = json.loads((tmp_path / 'run' / 'certificate.json').read_text())
   assert saved['status'] == 'stated'
+  assert run.guarantee.status == 'stated'
+  book = tmp_path / 'book'
+  with pytest.raises(ValueError, match='whose epsilon is only stated'):
+    dpmf_jax.train(
+      small_ratings, system=theirs, ledger=book, budget_epsilon=2, **QUIET
+    )
+  assert not book.exists()
+
+
+def test_a_ranking_stands_beside_popularity(small_ratings, tmp_path):
+  """And no error of ratings is measured of it, printed or drawn."""
+  run = dpmf_jax.train(
+    small_ratings, task='ranking', unit='user', epsilon=5, delta=1e-5, **QUIET
+  )
+  assert run.certificate['system'] == 'ranking_mf'
+  assert run.certificate['unit'] == 'user'
+  found = run.metrics['ranking']
+  assert found['threshold'] == pytest.approx(1 + 4 * 2 / 3)
+  assert found['baselines'].keys() == {
+    'popularity', 'noisy popularity, same budget'
+  }  # fmt: skip
+  for shown in (repr(run), run._repr_html_()):
+    assert 'RMSE' not in shown
+    assert f'{found["ndcg@10"]:.4f}' in shown
+    assert f'{found["baselines"]["popularity"]["ndcg@10"]:.4f}' in shown
+  run.save(tmp_path / 'run')
+  assert not (tmp_path / 'run' / 'error_cdf.png').exists()
+  served = dpmf_jax.load_model(tmp_path / 'run')
+  assert dpmf_jax.recommend(served, k=3) == run.recommend(k=3)
+  me = dpmf_jax.fold_in(served, {'me': {small_ratings.item_ids[0]: 5}})
+  assert len(dpmf_jax.recommend(me, 'me', k=3)) == 3
+
+
+def test_a_system_has_its_own_task(small_ratings):
+  with pytest.raises(ValueError, match='task=ranking is not what system=dpals'):
+    dpmf_jax.train(
+      small_ratings, task='ranking', system='dpals', epsilon=1, **QUIET
+    )

@@ -30,7 +30,7 @@ def build(name, variant, *more, **settings):
   given = {k: v for k, v in common.items() if k in fields}
   if more:
     given |= {more[0]: more[1], 'rank': 3, 'feature_steps': 3}
-  if name in ('dpals', 'power_mf'):
+  if name in ('dpals', 'power_mf', 'ranking_mf'):
     given['rank'] = 2  # for so few users dpals would choose 0
   return systems.build(
     name, entry.config(**{**entry.variants[variant], **given, **settings})
@@ -157,6 +157,7 @@ def test_guarantee_is_complete(case):
     ('personalized_pmf', {'method': 'sampling'}),
     ('local_mf', {'unit': 'user'}),
     ('power_mf', {'rank': 0}),
+    ('ranking_mf', {'unit': 'rating'}),
   ],
 )  # fmt: skip
 def test_every_proof_says_that_floats_are_taken_to_be_the_same(name, settings):
@@ -187,6 +188,7 @@ OTHER = {
   },
   'als': {'ridge': 0.3, 'steps': 9},
   'power_mf': {'epsilon': 0.7, 'rounds': 3, 'relaxation': 0.8},
+  'ranking_mf': {'epsilon': 0.7, 'rounds': 2, 'popularity_power': 0.1},
   'untrusted_pmf': {'epsilon': 0.7, 'ridge': 0.2, 'rounds': 9},
   'nonprivate': {'step_size': 0.01, 'ridge': 0.3, 'steps': 9},
   'sdmf': {'epsilon': 0.7, 'epsilon_value': 0.5, 'ridge': 0.02, 'online': 0.8},

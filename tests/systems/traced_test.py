@@ -1,9 +1,11 @@
 """What does not compile again, and what does not run in 64 bits."""
 
+import functools
 import subprocess
 import sys
 
 import jax
+import numpy as np
 import optax
 import pytest
 
@@ -35,6 +37,29 @@ def test_functions_of_others_equal_themselves_alone():
   other = MadeAlike(optax.sgd(lambda step: 0.1))
   assert MadeAlike(optax.sgd(schedule)) != other
   assert MadeAlike(optax.scale(0.0)) != MadeAlike(optax.scale(-0.0))
+
+
+def test_what_wraps_a_function_of_optax_is_not_one_of_it():
+  """`functools.wraps` gives it the name and the module of the other."""
+  given = optax.sgd(0.1)
+
+  def made():
+    @functools.wraps(given.update)
+    def update(gradient, state, params=None):
+      return jax.tree.map(lambda x: -RATE * x, gradient), state
+
+    return MadeAlike(optax.GradientTransformation(given.init, update))
+
+  assert made() != made()
+
+
+RATE = 0.1  # such as a notebook changes
+
+
+def test_numbers_of_other_types_are_others():
+  # They may be rounded in another way.
+  numbers = 0.25, np.float64(0.25)
+  assert len({MadeAlike(optax.scale(number)) for number in numbers}) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,182 @@
+"""NDCG@10 of private lists, beside popularity and what they are to reach.
+
+  python -m benchmarks.ranking --data_dir=DIR --json=ranking.json
+
+80/20 splits and noise with seeds 3, 4, 5 (--seeds): 0, 1 and 2 are those that
+settings were chosen on. A list has the items that a user has no training
+rating of; relevant are held-out ratings in the upper part of the scale (4 and 5
+of 5); NDCG@10 is over the whole catalogue, the mean over users with a relevant
+item. One interaction is protected at delta 1e-6, or a whole user at delta 1e-5.
+Beside each row is noisy popularity at the same budget (rank 0). Popularity
+counts training ratings, and `ease` is a linear model of all pairs of items
+(Steck 2019) with ratings as weights: neither is private.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import scipy.sparse
+import tqdm
+from absl import flags
+
+from dpmf_jax.commands import cli
+from dpmf_jax.evaluation.ranking import ranking_metrics
+from dpmf_jax.plans.ranking_mf import RankingMFConfig, resolved
+from dpmf_jax.ratings import catalog
+from dpmf_jax.ratings.splits import random_split
+from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.rows import training_data
+from dpmf_jax.systems.ranking_mf import ranking_mf
+from dpmf_jax.training import fit
+from dpmf_jax.types import Factors, Release, Unit
+
+_SEEDS = flags.DEFINE_list('seeds', ['3', '4', '5'], 'Of splits and noise.')
+_DATASETS = flags.DEFINE_list('datasets', ['ml-100k', 'ml-1m'], 'Which.')
+_DATA_DIR = flags.DEFINE_string('data_dir', None, 'Where the ratings are.')
+_JSON = flags.DEFINE_string('json', None, 'File for all the figures.')
+_EASE = flags.DEFINE_bool('ease', True, 'Whether to fit the linear model, too.')
+
+DELTA: dict[Unit, float] = {'rating': 1e-6, 'user': 1e-5}
+# What to reach, by data set, unit and epsilon.
+TARGETS: dict[str, dict[Unit, dict[float, float]]] = {
+  'ml-100k': {
+    'rating': {0.1: 0.175, 1.0: 0.292, 5.0: 0.358},
+    'user': {1.0: 0.245, 5.0: 0.312, 20.0: 0.360},
+  },
+  'ml-1m': {
+    'rating': {0.1: 0.228, 1.0: 0.337, 5.0: 0.369},
+    'user': {1.0: 0.285, 5.0: 0.345, 20.0: 0.362},
+  },
+}
+# For other data sets.
+_EPSILONS: dict[Unit, tuple[float, ...]] = {
+  'rating': (0.1, 1.0, 5.0),
+  'user': (1.0, 5.0, 20.0),
+}
+# Of the linear model: what an interaction below RELEVANT counts, and the ridge
+# for each user there is.
+_LOW_WEIGHT, _RIDGE = 0.4, 0.3
+RELEVANT = 0.75  # part of the scale
+
+
+def main(argv: Sequence[str]) -> int:
+  del argv
+  figures: dict[str, dict[str, Any]] = {}
+  for name in _DATASETS.value:
+    ratings = catalog.load(name, data_dir=_DATA_DIR.value, quiet=True)
+    splits = {
+      seed: random_split(ratings, 0.2, seed=seed)
+      for seed in map(int, _SEEDS.value)
+    }
+    rows = figures[name] = {}
+    for label, values, target in rows_of(name, splits):
+      rows[label] = {'ndcg@10': values, 'target': target}
+      tqdm.tqdm.write(line(name, label, values, target))
+      if _JSON.value:  # after each row: the whole takes long
+        text = json.dumps(figures, indent=2)
+        pathlib.Path(_JSON.value).write_text(text + '\n')
+  return 0
+
+
+def rows_of(
+  name: str, splits: dict[int, tuple[Ratings, Ratings]]
+) -> Iterator[tuple[str, list[float], float | None]]:
+  """(label, NDCG@10 of each split, target or None)."""
+  pairs = splits.values()
+  scored = lambda model: [
+    ndcg(model(train), train, test) for train, test in pairs
+  ]
+  yield 'popularity, not private', scored(popularity), None
+  if _EASE.value:
+    yield 'ease, not private', scored(ease), None
+  for unit, delta in DELTA.items():
+    targets = TARGETS.get(name, {}).get(unit, {})
+    for epsilon in targets or _EPSILONS[unit]:
+      for rank in (None, 0):
+        values = [
+          ndcg(trained(train, seed, unit, epsilon, delta, rank), train, test)
+          for seed, (train, test) in tqdm.tqdm(splits.items(), leave=False)
+        ]
+        label = f'one {unit}, epsilon {epsilon:g}'
+        if rank is None:
+          yield label, values, targets.get(epsilon)
+        else:
+          yield f'{label}, noisy popularity', values, None
+
+
+def line(
+  name: str, label: str, values: list[float], target: float | None
+) -> str:
+  """A row of the table."""
+  said = (
+    f'{name}  {label:44}  {np.mean(values):.4f}  (+-{np.ptp(values) / 2:.4f})'
+  )
+  if target is not None:
+    said += f'  target {target:.3f}'
+    said += '' if np.mean(values) >= target else ' MISSED'
+  return said
+
+
+def trained(
+  train: Ratings,
+  seed: int,
+  unit: Unit,
+  epsilon: float,
+  delta: float,
+  rank: int | None,
+) -> Release:
+  """Both sides of a private model."""
+  config = RankingMFConfig(
+    unit=unit,
+    relation='add_remove',
+    scale=train.scale,
+    epsilon=epsilon,
+    delta=delta,
+    rank=rank,
+  )
+  system = ranking_mf(resolved(config, train.num_users, train.num_items))
+  data = training_data(train)
+  return system.model(fit(system, jax.random.key(seed), data), data)
+
+
+def popularity(train: Ratings) -> Release:
+  """Everybody's scores are counts."""
+  counts = np.bincount(train.item, minlength=train.num_items)
+  ones = np.ones((train.num_users, 1), np.float32)
+  return Release(Factors(ones, counts[:, None].astype(np.float32)), 0.0)
+
+
+def ease(train: Ratings) -> Release:
+  """A linear model of all pairs of items, of which rows are users' factors.
+
+  Reference: Steck (2019), Embarrassingly shallow autoencoders for sparse data.
+  """
+  low, high = train.scale
+  liked = train.value >= low + RELEVANT * (high - low)
+  count = np.where(liked, 1.0, _LOW_WEIGHT).astype(np.float32)
+  shape = (train.num_users, train.num_items)
+  rows = scipy.sparse.csr_array((count, (train.user, train.item)), shape=shape)
+  gram = (rows.T @ rows).toarray().astype(np.float64)
+  gram[np.diag_indices_from(gram)] += _RIDGE * train.num_users
+  inverse = np.linalg.inv(gram)
+  weight = inverse / -np.diag(inverse)
+  np.fill_diagonal(weight, 0.0)
+  return Release(Factors(rows.toarray(), weight.T.astype(np.float32)), 0.0)
+
+
+def ndcg(model: Release, train: Ratings, test: Ratings) -> float:
+  low, high = train.scale
+  found = ranking_metrics(
+    model, train, test, 10, threshold=low + RELEVANT * (high - low)
+  )
+  return found['ndcg@10']
+
+
+if __name__ == '__main__':
+  cli.run(main)
