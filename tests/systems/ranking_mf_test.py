@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpmf_jax import accounting
+from dpmf_jax import accounting, files
 from dpmf_jax.accounting.sensitivity import interaction_sensitivity
 from dpmf_jax.evaluation.ranking import ranking_metrics
 from dpmf_jax.kernels import profiles
@@ -35,7 +35,7 @@ def settings(**more):
   common = {
     'unit': 'user', 'relation': 'add_remove', 'scale': SCALE, 'delta': 1e-5,
     'epsilon': 5.0, 'rank': RANK, 'kept_items': 20, 'popularity_share': 0.1,
-    'lattice_bits': 20, 'least_weight': 0.2,
+    'popularity_power': 0.3, 'lattice_bits': 20, 'least_weight': 0.2,
   }  # fmt: skip
   return RankingMFConfig(**{**common, **more})
 
@@ -226,7 +226,7 @@ def test_an_interaction_moves_sums_within_the_bound(crowd):
       assert not moved[others].any()
       most = max(most, length(moved, known, 'rating') * unit)
       assert most <= bound
-  assert most > 0.5 * bound
+  assert most > 0.4 * bound
 
 
 @pytest.mark.slow
@@ -343,7 +343,9 @@ def test_steps_spend_what_is_stated(unit, epsilon):
 
 @pytest.mark.parametrize('unit', ['user', 'rating'])
 def test_more_users_and_epsilon_ask_for_more(unit):
-  open_ = {'rank': None, 'kept_items': None, 'popularity_share': None}
+  open_ = dict.fromkeys(
+    ('rank', 'kept_items', 'popularity_share', 'popularity_power')
+  )
   at = lambda users, epsilon: resolved(
     settings(unit=unit, epsilon=epsilon, lattice_bits=None, **open_),
     users,
@@ -390,7 +392,9 @@ def groups():
 
 
 def trained(train, **more):
-  open_ = {'rank': None, 'kept_items': None, 'popularity_share': None}
+  open_ = dict.fromkeys(
+    ('rank', 'kept_items', 'popularity_share', 'popularity_power')
+  )
   config = settings(lattice_bits=None, **{**open_, **more})
   system = ranking_mf.ranking_mf(config)
   data = training_data(train)
@@ -426,6 +430,22 @@ def test_users_are_fitted_at_home_as_the_curator_does(groups, run):
   served = models.model_from_release(release, train)
   at_home = folding.fold_in(served, train)
   np.testing.assert_array_equal(at_home.user_factors, model.factors.user)
+
+
+@pytest.mark.slow
+def test_a_published_folder_is_enough_for_new_users(groups, run, tmp_path):
+  train, _ = groups
+  _, model, release = run
+  files.save_tree(tmp_path / 'model.safetensors', release)
+  ids = {k: v for k, v in models.ids_json(train).items() if k != 'users'}
+  files.write_json(tmp_path / 'ids.json', ids)
+  served = models.load_model(tmp_path)
+  assert isinstance(served.fit, Sum)
+  at_home = folding.fold_in(served, train)
+  np.testing.assert_array_equal(at_home.user_factors, model.factors.user)
+  # Scores are not cut off at the highest rating.
+  scores = [each.score for each in models.recommend(at_home, k=3)]
+  assert len({*scores}) > 10
 
 
 @pytest.mark.slow
