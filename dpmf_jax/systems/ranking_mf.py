@@ -120,7 +120,8 @@ def _scaled(known: Known, hyper: Any) -> Known:
   count = jnp.maximum(count, 1e-6 * jnp.max(count))
   descending = -jnp.sort(-count)
   least = descending[jnp.minimum(hyper.kept, len(count)) - 1]
-  kept = count >= least
+  # Among equal counts the first ones: `Plan.sensitivity` is that of no more.
+  kept = (jnp.argsort(jnp.argsort(-count)) < hyper.kept) & (count > 0)
   count = count / least
   popular = jnp.where(kept, count ** (1 - hyper.power), 0.0)
   popular = popular / jnp.linalg.norm(popular) * (1 - slack(len(popular)))

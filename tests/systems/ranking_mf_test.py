@@ -256,6 +256,27 @@ def test_popularity_moves_by_one(crowd, unit):
   assert 0.99 < max(lengths) <= plan(config).sensitivity['popularity']
 
 
+@pytest.mark.parametrize('counts', ['all', 'most', 'none'])
+def test_no_more_items_are_kept_than_are_paid_for(counts):
+  config = settings(kept_items=4)
+  data = training_data(table([(0, 0, 5.0)]))
+  state = ranking_mf.ranking_mf(config).init(jax.random.key(0), data)
+  # Equal counts: all of them, all but one, or all of nothing.
+  total = {
+    'all': np.full(ITEMS, 1e7),
+    'most': np.where(np.arange(ITEMS) == 7, 1e9, 0.0),
+    'none': np.zeros(ITEMS),
+  }[counts]
+  known = state.known._replace(
+    total=jnp.asarray(total, 'float32'), precision=jnp.float32(1)
+  )
+  found = ranking_mf._scaled(known, state.hyper)
+  for column in (found.scale, found.direction):
+    assert np.count_nonzero(column) == 4
+  assert not np.asarray(found.vector)[np.asarray(found.scale) == 0].any()
+  assert found.scale[7] > 0 or counts != 'most'
+
+
 @pytest.mark.parametrize('no_number', [jnp.inf, jnp.nan])
 @pytest.mark.parametrize('unit', ['user', 'rating'])
 def test_items_that_are_not_finite_tell_nothing(crowd, no_number, unit):
