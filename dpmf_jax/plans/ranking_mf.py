@@ -35,7 +35,7 @@ _ROUNDING = 1e-4
 _MIN_STRENGTH = 180.0
 _KEPT = 6.0
 _FACTORS = 33.0, 1.3
-_POPULARITY = (0.1, 1 / 3)
+_POPULARITY = 0.1, 0.33
 _POPULARITY_STRENGTH = 50.0
 
 
@@ -129,6 +129,7 @@ def resolved(
   if share is None:
     least, most = _POPULARITY
     share = min(max(least, _POPULARITY_STRENGTH / strength), most)
+    share = round(share, 2)  # certificates need not tell the number of users
   used = replace(config, rank=rank, kept_items=kept, popularity_share=share)
   if config.lattice_bits is None:
     used = replace(used, lattice_bits=_finest(used, num_users))
@@ -230,9 +231,15 @@ def _last(config: RankingMFConfig) -> float:
 
 
 def _most(config: RankingMFConfig) -> float:
-  """The largest share of a step, whatever `resolved` makes of it."""
-  given = config.popularity_share
-  least, most = _POPULARITY if given is None else (given, given)
+  """The largest share of a step.
+
+  It is that of the given share and of all that `resolved` may choose, so that
+  an open config and what becomes of it state the same event.
+  """
+  least, most = _POPULARITY
+  if config.popularity_share is not None:
+    least = min(least, config.popularity_share)
+    most = max(most, config.popularity_share)
   return max(most, (1 - least) * _last(config), 1 / (1 + config.rounds))
 
 
