@@ -331,23 +331,23 @@ jax.tree_util.register_dataclass(
 )
 
 
-def device_mesh(num_devices: int | None = None) -> Mesh | None:
-  """A mesh over the first `num_devices` devices (all by default).
+def device_mesh(devices: int | None = None) -> Mesh | None:
+  """A mesh over the first `devices` devices (all by default).
 
   None where there is just one: a single device needs no mesh. To use the
   cores of a CPU as devices, call
   `jax.config.update('jax_num_cpu_devices', cores)` before JAX starts.
   """
-  devices = jax.devices()
-  num_devices = len(devices) if num_devices is None else num_devices
-  if not 1 <= num_devices <= len(devices):
+  known = jax.devices()
+  count = len(known) if devices is None else devices
+  if not (isinstance(count, int) and 1 <= count <= len(known)):
     raise ValueError(
-      f'num_devices={num_devices} is not in 1..{len(devices)}, the number of '
-      f'{devices[0].platform} devices'
+      f'devices={devices!r} is not in 1..{len(known)}, the number of '
+      f'{known[0].platform} devices'
     )
-  if num_devices == 1:
+  if count == 1:
     return None
-  return Mesh(np.array(devices[:num_devices]), (AXIS,))
+  return Mesh(np.array(known[:count]), (AXIS,))
 
 
 def put_rows(rows: Rows, mesh: Mesh | None = None) -> Rows:

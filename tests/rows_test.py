@@ -149,5 +149,5 @@ def test_rows_are_sharded_over_a_mesh(small_ratings):
 
 
 def test_too_many_devices_is_an_error():
-  with pytest.raises(ValueError, match='num_devices=99 is not in'):
+  with pytest.raises(ValueError, match=r'^devices=99 is not in'):
     device_mesh(99)

@@ -88,8 +88,10 @@ def _one_release(event: Any) -> DpEvent:
   if isinstance(event, Laplace):
     return dp_accounting.LaplaceDpEvent(event.noise_multiplier)
   if isinstance(event, RandomizedResponse):
-    # The chance that a response is drawn evenly from all categories.
+    # The chance that a response is drawn evenly from all categories, rounded
+    # down: near 1 the last digit is much of a small epsilon.
     even = event.categories / (math.expm1(event.epsilon) + event.categories)
+    even *= 1 - 4e-16 if event.epsilon else 1
     return dp_accounting.RandomizedResponseDpEvent(even, event.categories)
   if isinstance(event, SubsampledGaussian):
     noise = dp_accounting.GaussianDpEvent(event.noise_multiplier)

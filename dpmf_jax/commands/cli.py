@@ -87,7 +87,7 @@ def _parsed(command: ModuleType, argv: Sequence[str]) -> list[str]:
   except flags.Error as error:
     # Whoever asks for help may leave out what has to be given.
     if not (asked and flags.FLAGS.is_parsed()):
-      fail(f'{_line(error)} (see --help)')
+      fail(f'{_wrong_flag(_line(error))} (see --help)')
   except SystemExit:
     sys.exit(0)  # absl ends --helpxml with 1, but it was asked for and given
   if asked:
@@ -96,6 +96,12 @@ def _parsed(command: ModuleType, argv: Sequence[str]) -> list[str]:
     print(help_page.page(command, full=not asked.isdisjoint(_HELP_FULL)))
     sys.exit(0)
   return rest
+
+
+def _wrong_flag(line: str) -> str:
+  """Returns what absl says of flags, without what only its users know."""
+  missing = r'flag (--\w+)=None: Flag --\w+ must have a value other than None\.'
+  return re.sub(missing, r'\1 is needed', line).removeprefix('ERROR:: ')
 
 
 def _line(error: BaseException) -> str:

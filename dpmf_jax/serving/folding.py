@@ -23,7 +23,7 @@ from dpmf_jax.ratings.given import ratings_of
 from dpmf_jax.ratings.ids import places
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import SLICES, SLOTS, put_rows, rows
-from dpmf_jax.serving.models import Model, seen_matrix
+from dpmf_jax.serving.models import Model, check_model, seen_matrix
 from dpmf_jax.types import Factors, Fit, Release, Sum
 
 _BLOCK = 4096  # users solved for at a time: bounds memory to [B, D, D]
@@ -104,6 +104,7 @@ def fold_in(
 
   Privacy: see the module. The result is for the eyes of these users.
   """
+  check_model(model)
   if not model.items_released:
     raise ValueError(
       'new users cannot be folded into this model: its system releases no item '

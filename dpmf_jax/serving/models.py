@@ -231,6 +231,21 @@ def seen_matrix(user, item, shape) -> scipy.sparse.csr_array:
   return scipy.sparse.csr_array((ones, (user, item)), shape=shape)
 
 
+def check_model(model: Any) -> None:
+  """Raises ValueError that says how to get a Model of what is none."""
+  if isinstance(model, Model):
+    return
+  kind = type(model).__name__
+  how = ''
+  if isinstance(getattr(model, 'model', None), Model):
+    how = f': use the `model` of the {kind}'
+  elif isinstance(model, Release):
+    how = ': dpmf_jax.model_from_release(release, ratings) makes one'
+  elif isinstance(model, str | Path):
+    how = ': dpmf_jax.load_model(folder) reads one'
+  raise ValueError(f'model of type {kind} must be a Model{how}')
+
+
 def known_users(model: Model) -> np.ndarray:
   """The user factors [U, D]; ValueError where they are not known."""
   if model.user_factors is None:
@@ -300,6 +315,7 @@ def predict(model: Model, users: Ids, items: Ids) -> Any:
 
   Privacy: post-processes the model; see `Model.covered`.
   """
+  check_model(model)
   user = known_users(model)[indices('user', model.user_ids, users)]
   item = model.item_factors[indices('item', model.item_ids, items)]
   try:
@@ -334,6 +350,7 @@ def recommend(
   Privacy: scores post-process the release. Leaving out seen items reveals
   them to the reader, who should be the user.
   """
+  check_model(model)
   index = _listable('user', model.user_ids, users)
   items, scores = top_items(model, index, k, filter_seen=filter_seen)
   found = _listed(model, model.user_ids[index], items, scores)
@@ -351,6 +368,7 @@ def similar_items(
 
   Privacy: post-processes the item factors.
   """
+  check_model(model)
   index = _listable('item', model.item_ids, items)
   same = lambda rows: np.ptp(rows, axis=0) == 0
   fixed = same(model.item_factors)

@@ -66,6 +66,8 @@ def top_products(
   start to stop and none after them. Where fewer than k items are left, the
   rest is index -1 with product -inf.
   """
+  if isinstance(k, bool) or not isinstance(k, int | np.integer):
+    raise ValueError(f'k={k!r} must be an integer')
   if k < 1:
     raise ValueError(f'k={k} must be at least 1')
   width = min(k, len(item))

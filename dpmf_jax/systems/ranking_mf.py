@@ -118,10 +118,11 @@ def _scaled(known: Known, hyper: Any) -> Known:
     known.total / known.precision, jnp.broadcast_to(error, known.total.shape)
   )
   count = jnp.maximum(count, 1e-6 * jnp.max(count))
-  descending = -jnp.sort(-count)
-  least = descending[jnp.minimum(hyper.kept, len(count)) - 1]
-  # Among equal counts the first ones: `Plan.sensitivity` is that of no more.
-  kept = (jnp.argsort(jnp.argsort(-count)) < hyper.kept) & (count > 0)
+  # No more than are paid for, also where counts on a lattice are equal.
+  order, number = jnp.argsort(-count), jnp.arange(len(count))
+  kept = jnp.zeros_like(number, bool).at[order].set(number < hyper.kept)
+  kept &= count > 0  # which NaN is not
+  least = jnp.min(count, where=kept, initial=jnp.inf)
   count = count / least
   popular = jnp.where(kept, count ** (1 - hyper.power), 0.0)
   popular = popular / jnp.linalg.norm(popular) * (1 - slack(len(popular)))

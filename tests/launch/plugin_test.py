@@ -84,6 +84,14 @@ def test_a_plugin_that_is_not_there_is_one_line():
   assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize('command', ['train', 'account'])
+def test_no_flag_at_all_is_one_line(command):
+  done = run(command)
+  assert done.returncode == 2
+  assert done.stderr.startswith('error: --')
+  assert len(done.stderr.splitlines()) == 1
+
+
 def test_the_current_folder_is_searched(tmp_path):
   (tmp_path / 'mine_here.py').write_text('FOUND = True\n')
   before = (

@@ -446,7 +446,7 @@ def test_a_file_of_users_gives_threshold_and_distribution(
     (['--epsilon=1', '--test_fraction=1.5'], '--test_fraction=1.5 must be'),
     (['--epsilon=1', '--biases'], '--biases is not a setting of'),
     (['--epsilon=1', '--epsilon_per_step=0.1'], 'exactly one of'),
-    (['--epsilon=1', '--devices=99'], 'num_devices=99'),
+    (['--epsilon=1', '--devices=99'], 'error: --devices=99 is not in'),
     (['--epsilon=1', '--bogus=1'], 'bogus'),
     (['--epsilon=one'], 'epsilon'),
   ],

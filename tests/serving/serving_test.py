@@ -1,4 +1,5 @@
 import dataclasses
+import types
 
 import jax
 import numpy as np
@@ -100,6 +101,33 @@ def test_unknown_users_and_wrong_k_are_named(model):
     models.recommend(model, ['ann'], 0)
   with pytest.raises(ValueError, match='filter_seen=False'):
     models.recommend(model._replace(seen=None), ['ann'])
+
+
+@pytest.mark.parametrize('k', [2.5, '3', True, None, ['ann']])
+def test_k_is_an_integer(model, k):
+  with pytest.raises(ValueError, match=r'^k=.* must be an integer$'):
+    models.recommend(model, ['ann'], k)
+  with pytest.raises(ValueError, match=r'^k=.* must be an integer$'):
+    models.top_items(model, np.array([0]), k)
+
+
+@pytest.mark.parametrize(
+  'call',
+  [
+    lambda model: models.recommend(model, 'ann'),
+    lambda model: models.predict(model, 'ann', 10),
+    lambda model: models.similar_items(model, 10),
+    lambda model: folding.fold_in(model, {'me': {10: 5}}),
+  ],
+)
+def test_what_is_no_model_says_how_to_get_one(call, model):
+  holder = types.SimpleNamespace(model=model)
+  with pytest.raises(ValueError, match='use the `model` of the SimpleNames'):
+    call(holder)
+  with pytest.raises(ValueError, match='load_model'):
+    call('runs/mine')
+  with pytest.raises(ValueError, match='model_from_release'):
+    call(Release(Factors(model.user_factors, model.item_factors), 3.0))
 
 
 @pytest.mark.parametrize(

@@ -260,25 +260,18 @@ def test_popularity_moves_by_one(crowd, unit):
   assert 0.99 < max(lengths) <= plan(config).sensitivity['popularity']
 
 
-@pytest.mark.parametrize('counts', ['all', 'most', 'none'])
-def test_no_more_items_are_kept_than_are_paid_for(counts):
-  config = settings(kept_items=4)
-  data = training_data(table([(0, 0, 5.0)]))
-  state = ranking_mf.ranking_mf(config).init(jax.random.key(0), data)
-  # Equal counts: all of them, all but one, or all of nothing.
-  total = {
-    'all': np.full(ITEMS, 1e7),
-    'most': np.where(np.arange(ITEMS) == 7, 1e9, 0.0),
-    'none': np.zeros(ITEMS),
-  }[counts]
-  known = state.known._replace(
-    total=jnp.asarray(total, 'float32'), precision=jnp.float32(1)
-  )
-  found = ranking_mf._scaled(known, state.hyper)
-  for column in (found.scale, found.direction):
-    assert np.count_nonzero(column) == 4
-  assert not np.asarray(found.vector)[np.asarray(found.scale) == 0].any()
-  assert found.scale[7] > 0 or counts != 'most'
+def test_no_more_items_are_kept_than_are_paid_for(crowd):
+  """Noisy counts are on a lattice, so that some are equal."""
+  config = settings()
+  system = ranking_mf.ranking_mf(config)
+  state = system.init(jax.random.key(0), training_data(crowd))
+  for total in (jnp.ones(ITEMS), jnp.arange(ITEMS) // 4, jnp.arange(ITEMS)):
+    known = state.known._replace(total=total * 10.0, precision=jnp.float32(1))
+    kept = ranking_mf._scaled(known, state.hyper).scale > 0
+    assert int(kept.sum()) == config.kept_items
+    assert kept[-1] or total[0] == total[-1]
+  none = known._replace(total=known.total.at[3].set(jnp.nan))
+  assert not ranking_mf._scaled(none, state.hyper).scale.any()
 
 
 @pytest.mark.parametrize('no_number', [jnp.inf, jnp.nan])
