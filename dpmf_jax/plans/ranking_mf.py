@@ -37,7 +37,7 @@ _RATING_STRENGTH = 1 / 1.8
 _KEPT = 4.57, 0.55
 _FACTORS = 33.0, 1.3
 _POWERS = 0.1, 0.35
-_POPULARITY = (0.1, 1 / 3)
+_POPULARITY = 0.1, 0.33
 _POPULARITY_STRENGTH = 50.0
 
 
@@ -134,10 +134,12 @@ def resolved(
   if share is None:
     least, most = _POPULARITY
     share = min(max(least, _POPULARITY_STRENGTH / strength), most)
+    share = round(share, 2)  # certificates need not tell the number of users
   power = config.popularity_power
   if power is None:
     least, most = _POWERS
-    power = min(max(least, 0.12 + 0.1 * math.log10(strength / 300)), most)
+    power = 0.12 + 0.1 * math.log10(strength / 300)
+    power = round(min(max(least, power), most), 2)
   used = replace(
     config,
     rank=rank,
@@ -245,9 +247,15 @@ def _last(config: RankingMFConfig) -> float:
 
 
 def _most(config: RankingMFConfig) -> float:
-  """The largest share of a step, whatever `resolved` makes of it."""
-  given = config.popularity_share
-  least, most = _POPULARITY if given is None else (given, given)
+  """The largest share of a step.
+
+  It is that of the given share and of all that `resolved` may choose, so that
+  an open config and what becomes of it state the same event.
+  """
+  least, most = _POPULARITY
+  if config.popularity_share is not None:
+    least = min(least, config.popularity_share)
+    most = max(most, config.popularity_share)
   return max(most, (1 - least) * _last(config), 1 / (1 + config.rounds))
 
 

@@ -121,6 +121,7 @@ def _scaled(known: Known, hyper: Any) -> Known:
   # No more than are paid for, also where counts on a lattice are equal.
   order, number = jnp.argsort(-count), jnp.arange(len(count))
   kept = jnp.zeros_like(number, bool).at[order].set(number < hyper.kept)
+  kept &= count > 0  # which NaN is not
   least = jnp.min(count, where=kept, initial=jnp.inf)
   count = count / least
   popular = jnp.where(kept, count ** (1 - hyper.power), 0.0)
