@@ -144,6 +144,7 @@ def test_an_interrupted_run_goes_on_with_the_same_ratings_alone(
 ):
   given = {
     'system': 'personalized_pmf', 'epsilon': 1, 'output': tmp_path / 'run',
+    'user_features': np.eye(60)[:, :2], 'public': {'user_features': 'a file'},
     **QUIET,
   }  # fmt: skip
   record = recording.Recorder.__call__
@@ -161,6 +162,8 @@ def test_an_interrupted_run_goes_on_with_the_same_ratings_alone(
   other = specification.with_epsilon(small_ratings, 0.7)
   with pytest.raises(ValueError, match='interrupted run with epsilons='):
     dpmf_jax.train(other, **given)
+  with pytest.raises(ValueError, match='interrupted run with features='):
+    dpmf_jax.train(first, **{**given, 'user_features': np.eye(60)[:, 1:3]})
   with pytest.raises(ValueError, match='interrupted run with key=None'):
     dpmf_jax.train(first, key=jax.random.key(5), **given)
   run = dpmf_jax.train(first, **given)
