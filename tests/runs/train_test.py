@@ -133,6 +133,11 @@ def test_ratings_of_an_unknown_kind_are_refused():
     dpmf_jax.train([1, 2, 3], epsilon=1)
 
 
+def test_a_name_that_is_no_data_set_is_told_those_that_are():
+  with pytest.raises(ValueError, match=r'ml100k: no such file, .*ml-100k, '):
+    dpmf_jax.train('ml100k', epsilon=1)
+
+
 def test_epsilons_of_ratings_are_not_ignored(small_ratings):
   asked = specification.with_epsilon(small_ratings, 0.5)
   with pytest.raises(ValueError, match='use system=personalized_pmf'):
