@@ -80,7 +80,7 @@ class RankingMFConfig:
     default=None, above=0, below=1
   )
   least_weight: float = declare.setting(default=0.1, minimum=0.01, maximum=1)
-  liked_from: float = declare.setting(default=0.75, above=0, maximum=1)
+  liked_from: float = declare.setting(default=0.75, minimum=1e-3, maximum=1)
   popularity_power: float = declare.setting(default=0.27, minimum=0, maximum=1)
   full_profile: float = declare.setting(default=75.0, minimum=1, maximum=1e4)
   lattice_bits: int | None = declare.setting(
@@ -88,6 +88,12 @@ class RankingMFConfig:
   )
 
   def check(self):
+    low, high = self.scale
+    if max(abs(low), abs(high)) > 64 * (high - low):
+      raise ValueError(
+        f'scale={self.scale!r} must be within 64 widths of 0, for float32: '
+        'shift the ratings'
+      )
     plan(self)  # raises for an epsilon that no noise gives
 
   @property
@@ -95,10 +101,6 @@ class RankingMFConfig:
     """By how much more an interaction counts for each unit of its rating."""
     width = self.liked_from * (self.scale[1] - self.scale[0])
     return (1 - self.least_weight) / width
-
-  @property
-  def intercept(self) -> float:
-    return self.least_weight - self.slope * self.scale[0]
 
 
 def resolved(

@@ -352,7 +352,9 @@ def _hyper(config: RankingMFConfig) -> Any:
   return traced(
     config,
     'full_profile',
-    counted=Counted(jnp.float32(config.intercept), jnp.float32(config.slope)),
+    counted=Counted(
+      *map(jnp.float32, (config.scale[0], config.least_weight, config.slope))
+    ),
     kept=config.kept_items,
     power=config.popularity_power,
     counts=table(scales['popularity'], 2.0**-bits),

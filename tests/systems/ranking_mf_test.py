@@ -274,6 +274,43 @@ def test_no_more_items_are_kept_than_are_paid_for(crowd):
   assert not ranking_mf._scaled(none, state.hyper).scale.any()
 
 
+@pytest.mark.parametrize('scale', [SCALE, (63.0, 64.0), (-64.0, -63.0)])
+@pytest.mark.parametrize('liked_from', [1e-3, 0.75])
+def test_what_interactions_count_has_no_rounding_of_its_own(scale, liked_from):
+  """Or norms by user would not be those of terms by item."""
+  config = settings(scale=scale, liked_from=liked_from, least_weight=0.01)
+  counted = ranking_mf._hyper(config).counted
+  low, high = scale
+  value = low + (high - low) * liked_from * np.linspace(0, 1.1, 999) ** 2
+  value = value.astype('float32')
+  exact = 0.01 + config.slope * (value.astype(float) - low)
+  for found in (
+    profiles.counts(value, counted),
+    jax.jit(profiles.counts)(value, counted),
+  ):
+    np.testing.assert_allclose(found, np.minimum(exact, 1), rtol=2.0**-21)
+  strange = jnp.array([-jnp.inf, low - 1, high + 1, jnp.inf, jnp.nan])
+  np.testing.assert_allclose(
+    profiles.counts(strange, counted), [0.01, 0.01, 1, 1, 0], rtol=1e-6
+  )
+
+
+def test_terms_are_rounded_towards_zero():
+  """To the nearest, 1023 terms of a bit more than half a unit are too long."""
+  config = settings(lattice_bits=4, epsilon=1.0)
+  hyper, items = ranking_mf._hyper(config), 1023
+  ones = jnp.ones(items)
+  user, value = np.zeros(items, int), np.full(items, 5.0)
+  data = training_data(from_arrays(user, np.arange(items), value, scale=SCALE))
+  unit = float(hyper.counts.spacing)
+  own = profiles.profiles(data.by_user, ones, ones[:, None], hyper.counted)
+  sent = ranking_mf._inverse(own.square)[:, None]
+  assert 0.5 < float(sent[0, 0]) / unit < 0.51
+  sums = profiles.item_sums(data.by_item, ones, sent, hyper.counted, unit)
+  moved = np.linalg.norm(np.asarray(sums, float)) * unit
+  assert moved <= plan(config).sensitivity['popularity']
+
+
 @pytest.mark.parametrize('no_number', [jnp.inf, jnp.nan])
 @pytest.mark.parametrize('unit', ['user', 'rating'])
 def test_items_that_are_not_finite_tell_nothing(crowd, no_number, unit):
@@ -400,6 +437,10 @@ def test_what_does_not_fit_is_refused():
     check_size(settings(), USERS, 2**20 + 1)
   with pytest.raises(ValueError, match=r'least_weight=0.0 must be'):
     settings(least_weight=0.0)
+  with pytest.raises(ValueError, match=r'liked_from=1e-05 must be'):
+    settings(liked_from=1e-5)
+  with pytest.raises(ValueError, match=r'must be within 64 widths of 0'):
+    settings(scale=(1e5, 1e5 + 1))
 
 
 # Lists.
