@@ -48,6 +48,7 @@ def _ranking(epsilon: float, delta: float) -> dict[str, Target]:
       rank=1,
       rounds=1,
       kept_items=3,
+      popularity_power=0.3,
       lattice_bits=16,
       popularity_share=share,
     )

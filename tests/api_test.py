@@ -107,6 +107,7 @@ def test_a_factory_by_keywords():
     ('power_mf', {'epsilon': 2, 'delta': 1e-6}, "power_mf: .*'scale'"),
     ('power_mf', {**SETTINGS, 'delta': 1e-6, 'ranks': 2}, "'ranks'"),
     ('power_mf', {**SETTINGS, 'delta': 1e-6, 'features': 1}, "'features'"),
+    ('power_mf', {'epsilom': 2, 'delta': 1e-6}, "unexpected .*'epsilom'"),
     ('sdmf', SETTINGS, "sdmf: .*'variant'"),
   ],
 )

@@ -117,6 +117,18 @@ def test_wrong_arrays_are_refused(users, items, said):
     blocks.coo_data(users, items, [1.0, 2.0], num_users=2, num_items=3)
 
 
+@pytest.mark.parametrize('users', [[0.5, 1.0], ['a', 'b'], [True, False]])
+def test_indices_are_integers(users):
+  with pytest.raises(ValueError, match=r'^users have type .* integers from 0'):
+    blocks.coo_data(users, [0, 1], [1.0, 2.0], num_users=2, num_items=3)
+
+
+@pytest.mark.parametrize('norm', [-1, 0.0, float('nan'), '1', None])
+def test_rows_are_not_clipped_to_what_is_no_norm(norm):
+  with pytest.raises(ValueError, match='norm must be'):
+    blocks.clip_rows(jnp.ones((2, 2)), norm)
+
+
 def test_masked_ratings_may_be_anything():
   data = blocks.coo_data(
     [0, 0, 9], [1, 1, -5], [1.0, math.nan, math.inf],

@@ -32,9 +32,11 @@ MAX_DRAWS = 2**20
 # What is known of float32 where users' terms are computed; see `sensitivities`.
 _ROUNDING = 1e-4
 # The rule of `resolved`, chosen on MovieLens; see docs/results.md.
-_MIN_STRENGTH = 180.0
-_KEPT = 6.0
+_MIN_STRENGTH = 120.0
+_RATING_STRENGTH = 1 / 1.8
+_KEPT = 4.57, 0.55
 _FACTORS = 33.0, 1.3
+_POWERS = 0.1, 0.35
 _POPULARITY = 0.1, 0.33
 _POPULARITY_STRENGTH = 50.0
 
@@ -81,7 +83,9 @@ class RankingMFConfig:
   )
   least_weight: float = declare.setting(default=0.1, minimum=0.01, maximum=1)
   liked_from: float = declare.setting(default=0.75, minimum=1e-3, maximum=1)
-  popularity_power: float = declare.setting(default=0.27, minimum=0, maximum=1)
+  popularity_power: float | None = declare.setting(
+    default=None, minimum=0, maximum=1
+  )
   full_profile: float = declare.setting(default=75.0, minimum=1, maximum=1e4)
   lattice_bits: int | None = declare.setting(
     default=None, minimum=4, maximum=MAX_BITS
@@ -115,11 +119,12 @@ def resolved(
   mu = 1 / _multiplier(config)
   gain = 1.0
   if config.unit == 'rating':
-    gain = 1 / interaction_sensitivity(config.full_profile)
+    gain = _RATING_STRENGTH / interaction_sensitivity(config.full_profile)
   strength = gain * mu * num_users
   kept = config.kept_items
   if kept is None:
-    kept = max(round(_KEPT * strength**0.5), 1)
+    few, power = _KEPT
+    kept = max(round(few * strength**power), 1)
   kept = min(kept, num_items)
   rank = config.rank
   if rank is None:
@@ -132,7 +137,18 @@ def resolved(
     least, most = _POPULARITY
     share = min(max(least, _POPULARITY_STRENGTH / strength), most)
     share = round(share, 2)  # certificates need not tell the number of users
-  used = replace(config, rank=rank, kept_items=kept, popularity_share=share)
+  power = config.popularity_power
+  if power is None:
+    least, most = _POWERS
+    power = 0.12 + 0.1 * math.log10(strength / 300)
+    power = round(min(max(least, power), most), 2)
+  used = replace(
+    config,
+    rank=rank,
+    kept_items=kept,
+    popularity_share=share,
+    popularity_power=power,
+  )
   if config.lattice_bits is None:
     used = replace(used, lattice_bits=_finest(used, num_users))
   return used
@@ -141,7 +157,7 @@ def resolved(
 def is_open(config: RankingMFConfig) -> bool:
   """Whether something is left to `resolved`."""
   chosen = (config.rank, config.kept_items, config.popularity_share)
-  return None in (*chosen, config.lattice_bits)
+  return None in (*chosen, config.popularity_power, config.lattice_bits)
 
 
 def check_size(config: RankingMFConfig, num_users: int, num_items: int) -> None:
@@ -364,6 +380,7 @@ _CASE = {
   'delta': 1e-5,
   'relation': 'add_remove',
   'kept_items': 3,
+  'popularity_power': 0.3,
   'lattice_bits': 16,
 }
 # Little for popularity, or nearly all of it.

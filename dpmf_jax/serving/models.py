@@ -16,7 +16,7 @@ import scipy.sparse
 
 from dpmf_jax import files
 from dpmf_jax.ratings.ids import id_texts, places
-from dpmf_jax.ratings.table import Ratings, check_scale
+from dpmf_jax.ratings.table import Ratings, check_ratings, check_scale
 from dpmf_jax.serving.scoring import dense_rows, top_products
 from dpmf_jax.types import Counted, Fit, Release, Sum
 
@@ -92,6 +92,7 @@ def model_from_release(
     whole: both sides, for the curator alone; the release by default.
     bias_columns: of factors, known to be biases.
   """
+  check_ratings(train, 'train')
   whole = whole or release
   user, item = whole.factors
   if item is None:

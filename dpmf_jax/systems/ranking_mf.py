@@ -25,7 +25,7 @@ the known direction, normalisation of projections and weights are not in it.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +58,7 @@ _WEAKEST = 0.05
 _ROW_QUANTILE = 0.5
 # A factor whose strength is this, and this part of the strongest, has half the
 # weight that it could have; all of it is this, where popularity weighs 1.
-_HALF_WEIGHT = 2.0, 0.015
+_HALF_WEIGHT = 2.0, 0.02
 _MOST_WEIGHT = 1.25
 # Popularity in the row of a user without interactions.
 _COLD = 1e-3
@@ -356,7 +356,7 @@ def _hyper(config: RankingMFConfig) -> Any:
       *map(jnp.float32, (config.scale[0], config.least_weight, config.slope))
     ),
     kept=config.kept_items,
-    power=config.popularity_power,
+    power=cast(float, config.popularity_power),
     counts=table(scales['popularity'], 2.0**-bits),
     sums=table(scales['factors'], lattice_unit(config))
     if scales['factors']

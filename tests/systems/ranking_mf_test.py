@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpmf_jax import accounting
+from dpmf_jax import accounting, files
 from dpmf_jax.accounting.sensitivity import interaction_sensitivity
 from dpmf_jax.evaluation.ranking import ranking_metrics
 from dpmf_jax.kernels import profiles
@@ -31,6 +31,7 @@ SCALE = (1.0, 5.0)
 USERS, ITEMS, RANK = 50, 30, 3
 OPEN = {
   'rank': None, 'kept_items': None, 'popularity_share': None,
+  'popularity_power': None,
   'lattice_bits': None,
 }  # fmt: skip
 
@@ -39,7 +40,7 @@ def settings(**more):
   common = {
     'unit': 'user', 'relation': 'add_remove', 'scale': SCALE, 'delta': 1e-5,
     'epsilon': 5.0, 'rank': RANK, 'kept_items': 20, 'popularity_share': 0.1,
-    'lattice_bits': 20, 'least_weight': 0.2,
+    'popularity_power': 0.3, 'lattice_bits': 20, 'least_weight': 0.2,
   }  # fmt: skip
   return RankingMFConfig(**{**common, **more})
 
@@ -220,7 +221,8 @@ def test_an_interaction_moves_sums_within_the_bound(crowd):
   for number in range(6):
     known = known_at(rng, config, spread=number % 3, along=number % 2)
     total = np.asarray(interaction_sums(known, hyper, whole), int)
-    for taken in range(0, len(crowd), 41):
+    # Those of users 2 to 4, and some others.
+    for taken in (58, 59, 60, 61, *range(0, len(crowd), 41)):
       rest = training_data(crowd.take(np.arange(len(crowd)) != taken))
       moved = total - np.asarray(interaction_sums(known, hyper, rest))
       # Nobody else's terms: rows of items that this user does not have.
@@ -230,13 +232,13 @@ def test_an_interaction_moves_sums_within_the_bound(crowd):
       assert not moved[others].any()
       most = max(most, length(moved, known, 'rating') * unit)
       assert most <= bound
-  assert most > 0.5 * bound
+  assert most > 0.4 * bound
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('unit', ['user', 'rating'])
 def test_popularity_moves_by_one(crowd, unit):
-  config = settings(unit=unit, rank=0)
+  config = settings(unit=unit, rank=0, lattice_bits=16)
   system = ranking_mf.ranking_mf(config)
   state = system.init(jax.random.key(0), training_data(crowd))
   quiet = state.hyper.counts._replace(
@@ -249,7 +251,9 @@ def test_popularity_moves_by_one(crowd, unit):
     known = ranking_mf._popularity(
       jax.random.key(1), state, data, unit == 'user'
     )
-    return np.asarray(known.total / known.precision, float)
+    # On the lattice, which float32 may leave in its last digits.
+    counts = np.asarray(known.total / known.precision, float)
+    return np.round(counts * 2**16) / 2**16
 
   total, lengths = counts(crowd), []
   for taken in range(5):
@@ -496,6 +500,22 @@ def test_users_are_fitted_at_home_as_the_curator_does(groups, run):
   served = models.model_from_release(release, train)
   at_home = folding.fold_in(served, train)
   np.testing.assert_array_equal(at_home.user_factors, model.factors.user)
+
+
+@pytest.mark.slow
+def test_a_published_folder_is_enough_for_new_users(groups, run, tmp_path):
+  train, _ = groups
+  _, model, release = run
+  files.save_tree(tmp_path / 'model.safetensors', release)
+  ids = {k: v for k, v in models.ids_json(train).items() if k != 'users'}
+  files.write_json(tmp_path / 'ids.json', ids)
+  served = models.load_model(tmp_path)
+  assert isinstance(served.fit, Sum)
+  at_home = folding.fold_in(served, train)
+  np.testing.assert_array_equal(at_home.user_factors, model.factors.user)
+  # Scores are not cut off at the highest rating.
+  scores = [each.score for each in models.recommend(at_home, k=3)]
+  assert len({*scores}) > 10
 
 
 @pytest.mark.slow
