@@ -125,7 +125,8 @@ def _scaled(known: Known, hyper: Any) -> Known:
   least = jnp.min(count, where=kept, initial=jnp.inf)
   count = count / least
   popular = jnp.where(kept, count ** (1 - hyper.power), 0.0)
-  popular = popular / jnp.linalg.norm(popular) * (1 - slack(len(popular)))
+  # Zeros add nothing to what the norm is wrong by.
+  popular = popular / jnp.linalg.norm(popular) * (1 - slack(hyper.kept))
   return known._replace(
     popularity=count,
     scale=jnp.where(kept, jnp.minimum(count**-hyper.power, 1.0), 0.0),

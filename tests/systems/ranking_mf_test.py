@@ -271,7 +271,9 @@ def test_no_more_items_are_kept_than_are_paid_for(crowd):
   state = system.init(jax.random.key(0), training_data(crowd))
   for total in (jnp.ones(ITEMS), jnp.arange(ITEMS) // 4, jnp.arange(ITEMS)):
     known = state.known._replace(total=total * 10.0, precision=jnp.float32(1))
-    kept = ranking_mf._scaled(known, state.hyper).scale > 0
+    found = ranking_mf._scaled(known, state.hyper)
+    kept = found.scale > 0
+    assert 1 - 2e-5 < np.linalg.norm(np.asarray(found.direction, float)) < 1
     assert int(kept.sum()) == config.kept_items
     assert kept[-1] or total[0] == total[-1]
   none = known._replace(total=known.total.at[3].set(jnp.nan))
@@ -445,6 +447,27 @@ def test_what_does_not_fit_is_refused():
     settings(liked_from=1e-5)
   with pytest.raises(ValueError, match=r'must be within 64 widths of 0'):
     settings(scale=(1e5, 1e5 + 1))
+  with pytest.raises(ValueError, match=r'kept_items=100001 must be'):
+    settings(kept_items=100_001)
+
+
+@pytest.mark.parametrize('unit', ['user', 'rating'])
+def test_what_is_given_is_used_or_refused(unit):
+  """A certificate states the noise of what is given."""
+  given = {'unit': unit, 'epsilon': 2.0}
+  closed = settings(**given)
+  assert resolved(closed, USERS, ITEMS) == closed
+  with pytest.raises(ValueError, match=r'kept_items=2000 must be at most 30'):
+    resolved(settings(**given, kept_items=2000), USERS, ITEMS)
+  with pytest.raises(ValueError, match=r'rank=64 must be less .*=20;'):
+    resolved(settings(**given, rank=64), USERS, ITEMS)
+  with pytest.raises(ValueError, match=r'rank=64 must be less .*=30;'):
+    resolved(settings(**given, **{**OPEN, 'rank': 64}), USERS, ITEMS)
+  # What is open makes room for what is given.
+  for name, value in (('rank', 29), ('kept_items', 2), ('rank', 0)):
+    used = resolved(settings(**given, **{**OPEN, name: value}), USERS, ITEMS)
+    assert getattr(used, name) == value
+    assert used.rank < used.kept_items
 
 
 # Lists.
