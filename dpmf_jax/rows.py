@@ -25,7 +25,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
-from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.ratings.table import Ratings, check_ratings
 
 SLOTS = 32
 SLICES = 64
@@ -234,7 +234,7 @@ def coo_data(
   """
   value = jnp.asarray(values, jnp.float32)
   used = jnp.ones_like(value, bool) if mask is None else jnp.asarray(mask, bool)
-  user, item = jnp.asarray(users, jnp.int32), jnp.asarray(items, jnp.int32)
+  user, item = _indices('users', users), _indices('items', items)
   shapes = [x.shape for x in (user, item, used)]
   if shapes != [value.shape] * 3 or value.ndim != 1:
     raise ValueError(
@@ -263,6 +263,15 @@ def coo_data(
     one(user, item, num_users, num_items, 'user'),
     one(item, user, num_items, num_users, 'item'),
   )
+
+
+def _indices(role: str, given: Any) -> jax.Array:
+  index = given if isinstance(given, jax.Array) else np.asarray(given)
+  if index.size and not jnp.issubdtype(index.dtype, jnp.integer):
+    raise ValueError(
+      f'{role} have type {index.dtype}, but must be indices: integers from 0'
+    )
+  return jnp.asarray(index, jnp.int32)
 
 
 def _check_pairs(user: jax.Array, item: jax.Array, good: jax.Array) -> None:
@@ -369,6 +378,7 @@ def training_data(
   ratings: Ratings, *, mesh: Mesh | None = None, **layout
 ) -> Data:
   """Both orientations of `ratings` on the device, as systems take them."""
+  check_ratings(ratings)
   multiple = 1 if mesh is None else mesh.size
   data = data_rows(ratings, chunk_multiple=multiple, **layout)
   return Data(*(put_rows(rows, mesh) for rows in data))

@@ -37,6 +37,16 @@ def _block(step, key, state, data, first, length):
 
 def check_data(system: System, data: Data) -> None:
   """Raises ValueError where `system` is not for such data."""
+  if not isinstance(system, System):
+    raise ValueError(
+      f'system of type {type(system).__name__} must be a System, such as '
+      'dpmf_jax.power_mf(...) returns'
+    )
+  if not isinstance(data, Data):
+    raise ValueError(
+      f'data of type {type(data).__name__} must be Data, which '
+      'dpmf_jax.training_data(ratings) makes'
+    )
   check_side(data.by_user, 'user')
   check_side(data.by_item, 'item')
   check_scale(data, system.scale)
@@ -68,14 +78,18 @@ def fit(
   state's released part are outside the guarantee.
   """
   check_data(system, data)
+  if not isinstance(key, jax.Array):
+    raise ValueError(
+      f'key={key!r} must be a key of JAX, such as dpmf_jax.random_key() draws'
+    )
   with jax.enable_x64(False):  # what is proved is about float32
     init_key, steps_key = jax.random.split(key)
     done, state = start or (0, system.init(init_key, data))
   if not 0 <= done <= system.steps:
     raise ValueError(f'start at step {done}, but there are {system.steps}')
   block = report_every or system.steps
-  if block < 1:
-    raise ValueError(f'report_every={report_every} must be at least 1')
+  if not isinstance(block, int) or block < 1:
+    raise ValueError(f'report_every={report_every!r} must be at least 1')
   state = put_replicated(state, data.by_user.mesh)
   callbacks = tuple(callbacks)
   for callback in callbacks:

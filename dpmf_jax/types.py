@@ -45,9 +45,10 @@ class Fit(NamedTuple):
 
 
 class Counted(NamedTuple):
-  """How much an interaction counts: intercept + slope * rating, in [0, 1]."""
+  """How much an interaction counts: least + slope * (rating - low), up to 1."""
 
-  intercept: Any  # []
+  low: Any  # [], the lowest rating
+  least: Any  # [], what it counts
   slope: Any  # []
 
 

@@ -117,6 +117,18 @@ def test_wrong_arrays_are_refused(users, items, said):
     blocks.coo_data(users, items, [1.0, 2.0], num_users=2, num_items=3)
 
 
+@pytest.mark.parametrize('users', [[0.5, 1.0], ['a', 'b'], [True, False]])
+def test_indices_are_integers(users):
+  with pytest.raises(ValueError, match=r'^users have type .* integers from 0'):
+    blocks.coo_data(users, [0, 1], [1.0, 2.0], num_users=2, num_items=3)
+
+
+@pytest.mark.parametrize('norm', [-1, 0.0, float('nan'), '1', None])
+def test_rows_are_not_clipped_to_what_is_no_norm(norm):
+  with pytest.raises(ValueError, match='norm must be'):
+    blocks.clip_rows(jnp.ones((2, 2)), norm)
+
+
 def test_masked_ratings_may_be_anything():
   data = blocks.coo_data(
     [0, 0, 9], [1, 1, -5], [1.0, math.nan, math.inf],
@@ -299,6 +311,12 @@ def test_no_record_moves_a_sum_by_more_than_its_sensitivity(
     worst = max(worst, np.linalg.norm(moved) / first.sensitivity)
   assert first.sensitivity == (0.7 if relation == 'add_remove' else 1.4)
   assert worst > 0.999
+
+
+def test_a_sum_of_no_rows_is_noise():
+  found = summed({'w': jnp.ones((0, 2, 3)), 'b': jnp.ones(0)}, norm=2.0)
+  assert found.value['w'].shape == (2, 3)
+  assert (found.value['w'] != 0).any()
 
 
 def test_a_sum_is_that_of_its_clipped_rows(monkeypatch):

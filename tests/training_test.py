@@ -81,8 +81,22 @@ def test_each_step_has_noise_of_its_own(system, small_ratings):
   assert len(set(norms)) == 11
 
 
-def test_report_every_must_be_positive(system, small_ratings):
-  with pytest.raises(ValueError, match='report_every=-1'):
+@pytest.mark.parametrize('every', [-1, 1.5, '2'])
+def test_report_every_must_be_positive(system, small_ratings, every):
+  with pytest.raises(ValueError, match=f'^report_every={every!r} must be'):
     fit(
-      system, jax.random.key(0), training_data(small_ratings), report_every=-1
+      system,
+      jax.random.key(0),
+      training_data(small_ratings),
+      report_every=every,
     )
+
+
+def test_what_it_cannot_take_says_what_it_takes(system, small_ratings):
+  key, data = jax.random.key(0), training_data(small_ratings)
+  with pytest.raises(ValueError, match=r'data of type Ratings .*training_data'):
+    fit(system, key, small_ratings)
+  with pytest.raises(ValueError, match='system of type function must'):
+    fit(gaussian_mf, key, data)
+  with pytest.raises(ValueError, match=r'key=0 must be .*random_key\(\)'):
+    fit(system, 0, data)

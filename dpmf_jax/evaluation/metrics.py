@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmf_jax.kernels.gradients import error_counts, squared_error
-from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.ratings.table import Ratings, check_ratings
 from dpmf_jax.rows import Rows, check_side, put_rows, rows
 from dpmf_jax.serving.models import Model, indices
 from dpmf_jax.types import Factors, Release
@@ -193,6 +193,8 @@ def baselines(train: Ratings, test: Ratings) -> dict[str, float]:
 
   Users or items without training ratings get the global mean.
   """
+  check_ratings(train, 'train')
+  check_ratings(test, 'test')
   mean = float(np.mean(train.value, dtype=np.float64))
 
   def side_mean(index, size, at):

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpmf_jax.evaluation.metrics import release_rmse
 from dpmf_jax.keys import random_key
-from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.ratings.table import Ratings, check_ratings
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems.factories import factory
 from dpmf_jax.training import fit
@@ -42,6 +42,8 @@ def sweep(
   Privacy: none. Errors on ratings are not private, and runs with the same key
   must not be published: without their noise they are the same.
   """
+  check_ratings(train, 'train')
+  check_ratings(test, 'test')
   make = factory(system) if isinstance(system, str) else system
   systems = [
     make(epsilon=epsilon, scale=train.scale, **settings) for epsilon in epsilons

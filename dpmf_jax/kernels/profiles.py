@@ -34,8 +34,14 @@ class Profiles(NamedTuple):
 
 
 def counts(value: jax.Array, counted: Counted) -> jax.Array:
-  """x of ratings, in [0, 1] whatever they are; no number counts as 0."""
-  x = jnp.clip(counted.intercept + counted.slope * value, 0.0, 1.0)
+  """x of ratings, in [0, 1] whatever they are; no number counts as 0.
+
+  Privacy: nothing cancels, so that x of one program (`profiles`) and of another
+  (`item_sums`), where a compiler may round once or twice, are the same up to
+  2^-21 of them.
+  """
+  above = jnp.maximum(value - counted.low, 0.0)
+  x = jnp.minimum(counted.least + counted.slope * above, 1.0)
   return jnp.where(jnp.isnan(x), 0.0, x)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from dpmf_jax.accounting.events import checked_positive
+
 # What clipped rows are kept below their bound by, besides the error of a norm,
 # for the float32 operations that follow.
 SLACK = 1e-5
@@ -55,6 +57,8 @@ def clip_rows(rows: jax.Array, norm: jax.Array | float) -> jax.Array:
   [[0.6 0.8]
    [0.3 0.4]]
   """
+  if not isinstance(norm, jax.Array):
+    checked_positive('norm', norm)  # or rows would be turned around
   scale = clip_scale(rows, norm)[..., None]
   # A scale of 0 marks a row that is not finite: 0 * inf would be NaN.
   return jnp.where(scale == 0, 0.0, rows * scale)

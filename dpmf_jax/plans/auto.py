@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from dpmf_jax.accounting import gaussian
+from dpmf_jax.accounting.events import checked_number
 from dpmf_jax.types import Unit
 
 # Chosen on MovieLens-100K and 1M; see docs/results.md.
@@ -80,6 +81,7 @@ def recommended(
     raise ValueError(
       f'num_users={num_users!r} and num_items={num_items!r} must be at least 1'
     )
+  delta = checked_number('delta', delta)
   if unit == 'user':
     if not delta > 0:
       raise ValueError(f'unit user needs a delta above 0, got {delta}')

@@ -20,6 +20,8 @@ from dpmf_jax.plans.spec import Case, Plan, Spec
 from dpmf_jax.types import Guarantee, Relation, Tails, Unit
 
 MAX_RANK = 64
+# Of so many numbers `mechanisms.clipping.slack` covers the norm.
+MAX_KEPT = 100_000
 MAX_ROUNDS = 8
 MAX_BITS = 20
 # What the last round gets of the squared loss, where each other gets 1.
@@ -37,7 +39,7 @@ _RATING_STRENGTH = 1 / 1.8
 _KEPT = 4.57, 0.55
 _FACTORS = 33.0, 1.3
 _POWERS = 0.1, 0.35
-_POPULARITY = (0.1, 1 / 3)
+_POPULARITY = 0.1, 0.33
 _POPULARITY_STRENGTH = 50.0
 
 
@@ -75,14 +77,14 @@ class RankingMFConfig:
   delta: float = declare.delta(above=0, maximum=0.25)
   rank: int | None = declare.setting(default=None, minimum=0, maximum=MAX_RANK)
   kept_items: int | None = declare.setting(
-    default=None, minimum=1, maximum=2**20
+    default=None, minimum=1, maximum=MAX_KEPT
   )
   rounds: int = declare.setting(default=3, minimum=1, maximum=MAX_ROUNDS)
   popularity_share: float | None = declare.setting(
     default=None, above=0, below=1
   )
   least_weight: float = declare.setting(default=0.1, minimum=0.01, maximum=1)
-  liked_from: float = declare.setting(default=0.75, above=0, maximum=1)
+  liked_from: float = declare.setting(default=0.75, minimum=1e-3, maximum=1)
   popularity_power: float | None = declare.setting(
     default=None, minimum=0, maximum=1
   )
@@ -92,6 +94,12 @@ class RankingMFConfig:
   )
 
   def check(self):
+    low, high = self.scale
+    if max(abs(low), abs(high)) > 64 * (high - low):
+      raise ValueError(
+        f'scale={self.scale!r} must be within 64 widths of 0, for float32: '
+        'shift the ratings'
+      )
     plan(self)  # raises for an epsilon that no noise gives
 
   @property
@@ -99,10 +107,6 @@ class RankingMFConfig:
     """By how much more an interaction counts for each unit of its rating."""
     width = self.liked_from * (self.scale[1] - self.scale[0])
     return (1 - self.least_weight) / width
-
-  @property
-  def intercept(self) -> float:
-    return self.least_weight - self.slope * self.scale[0]
 
 
 def resolved(
@@ -112,32 +116,43 @@ def resolved(
 
   How far factors stand out of noise grows with the number of users over the
   noise that one of them needs: `strength`. Below a bound popularity is all
-  that is asked for; above, more factors of more items.
+  that is asked for; above, more factors of more items. What is given is used
+  as it is, or refused, so that `plan` states what is drawn.
   """
   mu = 1 / _multiplier(config)
   gain = 1.0
   if config.unit == 'rating':
     gain = _RATING_STRENGTH / interaction_sensitivity(config.full_profile)
   strength = gain * mu * num_users
-  kept = config.kept_items
+  rank, kept = config.rank, config.kept_items
   if kept is None:
     few, power = _KEPT
-    kept = max(round(few * strength**power), 1)
-  kept = min(kept, num_items)
-  rank = config.rank
+    kept = max(round(few * strength**power), 1 + (rank or 0))
+    kept = min(kept, MAX_KEPT, num_items)
+  if kept > num_items:
+    raise ValueError(
+      f'kept_items={kept} must be at most {num_items}, as there are no more '
+      'items; use a smaller one or leave it open'
+    )
   if rank is None:
     few, power = _FACTORS
     rank = max(round((kept / few) ** power), 2)
-    rank = 0 if strength < _MIN_STRENGTH else rank
-  rank = min(rank, MAX_RANK, kept - 1)
+    rank = 0 if strength < _MIN_STRENGTH else min(rank, MAX_RANK, kept - 1)
+  if rank >= kept:
+    raise ValueError(
+      f'rank={rank} must be less than the number of items that have factors, '
+      f'kept_items={kept}; use a smaller rank or leave it open'
+    )
   share = config.popularity_share
   if share is None:
     least, most = _POPULARITY
     share = min(max(least, _POPULARITY_STRENGTH / strength), most)
+    share = round(share, 2)  # certificates need not tell the number of users
   power = config.popularity_power
   if power is None:
     least, most = _POWERS
-    power = min(max(least, 0.12 + 0.1 * math.log10(strength / 300)), most)
+    power = 0.12 + 0.1 * math.log10(strength / 300)
+    power = round(min(max(least, power), most), 2)
   used = replace(
     config,
     rank=rank,
@@ -245,9 +260,15 @@ def _last(config: RankingMFConfig) -> float:
 
 
 def _most(config: RankingMFConfig) -> float:
-  """The largest share of a step, whatever `resolved` makes of it."""
-  given = config.popularity_share
-  least, most = _POPULARITY if given is None else (given, given)
+  """The largest share of a step.
+
+  It is that of the given share and of all that `resolved` may choose, so that
+  an open config and what becomes of it state the same event.
+  """
+  least, most = _POPULARITY
+  if config.popularity_share is not None:
+    least = min(least, config.popularity_share)
+    most = max(most, config.popularity_share)
   return max(most, (1 - least) * _last(config), 1 / (1 + config.rounds))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from dpmf_jax import plans
@@ -84,7 +85,10 @@ def selected(
     if value is None:
       continue
     if setting not in known:
-      raise ValueError(f'{setting}={value} is not a setting of system={name}')
+      raise ValueError(
+        f'{setting}={value} is not a setting of system={name}'
+        f'{_meant(setting, known)}'
+      )
     settings[setting] = value
   needed = 'epsilon' in known and variant != 'none'
   preset = spec.variants[variant].keys()
@@ -93,6 +97,11 @@ def selected(
     raise ValueError(f'{_NEEDED}{rest}')
   config = plans.config_of(name, variant, **settings)
   return Selected(name, variant, spec, config)
+
+
+def _meant(setting: str, known: Iterable[str]) -> str:
+  found = difflib.get_close_matches(setting.lower(), known, 1)
+  return f'; did you mean {found[0]}?' if found else ''
 
 
 def _variant(name: str, spec: Spec, asked: str | None) -> str:
@@ -124,6 +133,14 @@ def automatic(
   """(system, what is left of `given`, settings) that `auto` chooses."""
   rest = dict(given)
   if rest.get('epsilon') is None:
+    known = set().union(*map(fields, plans.SPECS.values()))
+    for setting in rest.keys() - known:
+      if rest[setting] is None:
+        continue
+      raise ValueError(
+        f'{setting}={rest[setting]} is not a setting of any system'
+        f'{_meant(setting, known)}'
+      )
     raise ValueError(_NEEDED)
   unit = rest.pop('unit', None) or 'rating'
   if task == 'ranking':

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpmf_jax.ratings.table import DataError, Ratings
+from dpmf_jax.ratings.table import DataError, Ratings, check_ratings
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -33,6 +33,7 @@ def random_split(
   removing or changing one rating therefore adds, removes or changes at most
   that rating on the training side.
   """
+  check_ratings(ratings)
   if not 0 < test_fraction < 1:
     raise DataError(f'test_fraction={test_fraction} is not between 0 and 1')
   return _sides(ratings, uniforms(ratings, seed) < test_fraction)

@@ -142,6 +142,15 @@ class Ratings:
     return scipy.sparse.csr_array((self.value, (self.user, self.item)), shape)
 
 
+def check_ratings(ratings: Any, role: str = 'ratings') -> None:
+  """Raises ValueError that says how to get Ratings of what is none."""
+  if not isinstance(ratings, Ratings):
+    raise ValueError(
+      f'{role} of type {type(ratings).__name__} must be Ratings, which '
+      'dpmf_jax.load, read, from_dataframe, from_csr and from_arrays make'
+    )
+
+
 def from_arrays(
   users: Any,
   items: Any,
@@ -167,6 +176,7 @@ def from_arrays(
   if not lengths['values']:
     raise DataError(f'{name}: there are no ratings')
   where = lambda row: f'{name}, row {row}'
+  _check_truths(values, scale, name)
   return assemble(
     factorize(users, 'user', where),
     factorize(items, 'item', where),
@@ -222,6 +232,10 @@ def with_public_ids(
     changed |= {role: place[getattr(ratings, role)], f'{role}_ids': ids}
   listed = {f'{role}s' for role in ('user', 'item') if role in changed}
   if num_users is not None:
+    if isinstance(num_users, bool) or not isinstance(
+      num_users, int | np.integer
+    ):
+      raise DataError(f'num_users={num_users!r} must be an integer')
     if num_users < len(ratings.user_ids):
       raise DataError(
         f'num_users={num_users} is below the number of users in '
@@ -277,6 +291,7 @@ def from_csr(
   entries = scipy.sparse.coo_array(matrix)
   shape: Any = entries.shape  # SciPy types it as optional
   num_users, num_items = shape
+  _check_truths(entries.data, scale, name)
   ids = lambda given, size: np.arange(size) if given is None else given
   return Ratings(
     user=entries.coords[0],
@@ -452,6 +467,16 @@ def _id_list(ids: Any, size: int, field: str, name: str) -> np.ndarray:
     raise DataError(f'{name}: {field} has {len(ids)} ids for {size} places')
   kept, index = factorize(ids, field, lambda row: f'{name}, {field}[{row}]')
   return kept[index]
+
+
+def _check_truths(values: Any, scale: Any, name: str) -> None:
+  """Raises DataError for bools on another scale, where True is a low 1."""
+  low, high = check_scale(scale)
+  if np.asarray(values).dtype == bool and (low, high) != (0, 1):
+    raise DataError(
+      f'{name}: ratings are True or False, but the scale is {low:g}..{high:g}; '
+      'pass scale=(0, 1), or ratings that are numbers'
+    )
 
 
 def _numbers(values: Any, name: str) -> np.ndarray:

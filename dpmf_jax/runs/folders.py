@@ -66,6 +66,8 @@ def prepare(folder: str | Path, *, overwrite: bool = False) -> Path:
   Raises ValueError where it holds a finished run or something else, unless
   `overwrite`, which removes this library's files and no others.
   """
+  if not isinstance(folder, str | os.PathLike):
+    raise ValueError(f'output={folder!r} must be the path of a folder')
   folder = Path(folder)
   if folder.exists() and not folder.is_dir():
     raise ValueError(f'output={folder} is a file, not a folder')

@@ -7,6 +7,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -29,6 +30,15 @@ from dpmf_jax.runs.run import Run
 from dpmf_jax.systems import build
 from dpmf_jax.training import fit
 from dpmf_jax.types import Factors, Release, System
+
+_READ = 'dpmf_jax.read and from_dataframe take it, and make Ratings for train'
+# Names that people try -> what there is.
+_ELSEWHERE = {
+  'columns': _READ,
+  'duplicates': _READ,
+  'seed': 'key is the seed of noise, for experiments, split_seed that of the '
+  'held-out ratings',
+}
 
 Threshold = float | Literal['mean', 'max', 'best']
 # Of lists, where nothing else is asked for: their length, and the part of the
@@ -126,7 +136,10 @@ def train(
   would cost too much.
   """
   began = time.monotonic()
-  _check_evaluation(test_fraction, ranking_k, ranking_threshold)
+  _check_evaluation(test_fraction, split_seed, ranking_k, ranking_threshold)
+  if not isinstance(overwrite, bool):
+    raise ValueError(f'overwrite={overwrite!r} must be True or False')
+  _check_elsewhere(settings)
   table = with_public_ids(
     ratings_of(ratings, scale=scale),
     users=user_ids,
@@ -148,7 +161,7 @@ def train(
       f'num_users={table.most_users} is for what protects whole users, and '
       f'system={chosen.name} protects single ratings here: use user_ids'
     )
-  first_key = key if isinstance(key, jax.Array) else keys.random_key(key)
+  first_key = _first_key(key)
   spend = _spend(chosen, table, first_key, ledger, budget_epsilon, output)
   folder = None
   if output is not None:
@@ -183,6 +196,7 @@ def train(
     'key': _identity_of(first_key, key),
     'ratings': folders.digest(learned),
     'epsilons': _digest(learned.epsilon),
+    'features': _digest(user_features),
   }
 
   start, run_id = None, folders.run_id(folder)
@@ -239,7 +253,7 @@ def train(
     'status': certificate['status'],
     'epsilon': certificate['epsilon'],
     'delta': certificate['delta'],
-    'seed': key if isinstance(key, int) else None,
+    'seed': int(key) if isinstance(key, int | np.integer) else None,
   }
   if test is not None and ranking_k:
     measured = functools.partial(
@@ -464,11 +478,39 @@ def _threshold(
   )
 
 
+def _first_key(key: jax.Array | int | None) -> jax.Array:
+  if isinstance(key, jax.Array):
+    return key
+  whole = isinstance(key, int | np.integer) and not isinstance(key, bool)
+  if not (key is None or whole):
+    raise ValueError(
+      f'key={key!r} must be None, an integer as a seed, or a key of JAX'
+    )
+  return keys.random_key(key)
+
+
+def _check_elsewhere(settings: Mapping[str, Any]) -> None:
+  """Raises ValueError for what is no setting, but is said in another way."""
+  for name in settings.keys() & _ELSEWHERE.keys():
+    raise ValueError(
+      f'{name}={settings[name]!r} is not an argument of train: '
+      f'{_ELSEWHERE[name]}'
+    )
+
+
 def _check_evaluation(
-  fraction: float, cutoffs: Sequence[int], threshold: float | None
+  fraction: float,
+  seed: int,
+  cutoffs: Sequence[int],
+  threshold: float | None,
 ) -> None:
-  if not 0 <= fraction < 1:
-    raise ValueError(f'test_fraction={fraction} must be in [0, 1)')
+  real = isinstance(fraction, Real) and not isinstance(fraction, bool)
+  if not (real and 0 <= fraction < 1):
+    raise ValueError(f'test_fraction={fraction!r} must be in [0, 1)')
+  if not (isinstance(seed, int | np.integer) and 0 <= seed < 2**64):
+    raise ValueError(f'split_seed={seed!r} must be an integer in 0..2^64-1')
+  if isinstance(cutoffs, int | str):
+    raise ValueError(f'ranking_k={cutoffs!r} must be a list, such as [5, 10]')
   if not all(isinstance(k, int) and k >= 1 for k in cutoffs):
     shown = ','.join(map(str, cutoffs))
     raise ValueError(f'ranking_k={shown} must be numbers of at least 1')

@@ -16,7 +16,7 @@ import scipy.sparse
 
 from dpmf_jax import files
 from dpmf_jax.ratings.ids import id_texts, places
-from dpmf_jax.ratings.table import Ratings, check_scale
+from dpmf_jax.ratings.table import Ratings, check_ratings, check_scale
 from dpmf_jax.serving.scoring import dense_rows, top_products
 from dpmf_jax.types import Counted, Fit, Release, Sum
 
@@ -39,6 +39,14 @@ class Model(NamedTuple):
   items_released: bool = True  # or taken from private/
   fit: Fit | Sum | None = None  # of new users; None where it is not known
   bias_columns: tuple[int, ...] = ()  # of factors, known to be biases
+
+  def __repr__(self) -> str:
+    low, high = self.scale
+    rank = self.item_factors.shape[1]
+    return (
+      f'Model({len(self.user_ids)} users, {len(self.item_ids)} items, '
+      f'{rank} factors, scale {low:g}..{high:g})'
+    )
 
 
 class Recommendation(NamedTuple):
@@ -92,6 +100,7 @@ def model_from_release(
     whole: both sides, for the curator alone; the release by default.
     bias_columns: of factors, known to be biases.
   """
+  check_ratings(train, 'train')
   whole = whole or release
   user, item = whole.factors
   if item is None:

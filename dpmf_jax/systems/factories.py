@@ -23,9 +23,16 @@ def factory(name: str) -> Callable[..., System]:
 
   What is not given is as in the variant's settings, and else as in the config.
   """
+  if name not in SPECS:
+    raise ValueError(f'system={name!r} is not one of {", ".join(SPECS)}')
   signature = _signature(name)
 
   def system(**settings: Any) -> System:
+    # Before what is missing: a name that was meant for it says more.
+    if unknown := settings.keys() - signature.parameters.keys():
+      raise TypeError(
+        f'{name}: got an unexpected keyword argument {min(unknown)!r}'
+      )
     try:
       given = signature.bind(**settings).arguments
     except TypeError as error:

@@ -121,10 +121,12 @@ def _scaled(known: Known, hyper: Any) -> Known:
   # No more than are paid for, also where counts on a lattice are equal.
   order, number = jnp.argsort(-count), jnp.arange(len(count))
   kept = jnp.zeros_like(number, bool).at[order].set(number < hyper.kept)
+  kept &= count > 0  # which NaN is not
   least = jnp.min(count, where=kept, initial=jnp.inf)
   count = count / least
   popular = jnp.where(kept, count ** (1 - hyper.power), 0.0)
-  popular = popular / jnp.linalg.norm(popular) * (1 - slack(len(popular)))
+  # Zeros add nothing to what the norm is wrong by.
+  popular = popular / jnp.linalg.norm(popular) * (1 - slack(hyper.kept))
   return known._replace(
     popularity=count,
     scale=jnp.where(kept, jnp.minimum(count**-hyper.power, 1.0), 0.0),
@@ -351,7 +353,9 @@ def _hyper(config: RankingMFConfig) -> Any:
   return traced(
     config,
     'full_profile',
-    counted=Counted(jnp.float32(config.intercept), jnp.float32(config.slope)),
+    counted=Counted(
+      *map(jnp.float32, (config.scale[0], config.least_weight, config.slope))
+    ),
     kept=config.kept_items,
     power=cast(float, config.popularity_power),
     counts=table(scales['popularity'], 2.0**-bits),

@@ -153,7 +153,7 @@ def test_a_refusal_has_the_arithmetic_and_writes_nothing(path):
 
 
 def test_the_first_use_needs_a_budget(path):
-  with pytest.raises(ValueError, match='is new: say with --budget_epsilon'):
+  with pytest.raises(ValueError, match='is new: say with budget_epsilon'):
     ledger.spend(path, gaussian_of(1.0), **FACTS)
   assert path.read_bytes() == b''
   with pytest.raises(ValueError, match='budget_epsilon must be a number'):

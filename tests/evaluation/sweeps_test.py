@@ -44,3 +44,11 @@ def test_settings_are_checked_before_anything_runs(small_ratings):
       keys=[0],
       delta=1e-6,
     )
+
+
+def test_what_it_cannot_take_is_named(small_ratings):
+  some = {'epsilons': [1], 'keys': [0], 'delta': 1e-6}
+  with pytest.raises(ValueError, match=r"system='powr' is not one of .*power"):
+    dpmf_jax.sweep('powr', small_ratings, small_ratings, **some)
+  with pytest.raises(ValueError, match='test of type list must be Ratings'):
+    dpmf_jax.sweep('power_mf', small_ratings, [3.0], **some)

@@ -9,8 +9,11 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpmf_jax.evaluation.metrics import baselines
 from dpmf_jax.ratings import formats
 from dpmf_jax.ratings import table as r
+from dpmf_jax.ratings.splits import random_split
+from dpmf_jax.rows import training_data
 
 
 def make(**changes):
@@ -263,3 +266,39 @@ def test_csr_keeps_zeros_and_empty_rows():
   assert table.to_csr().nnz == 2
   with pytest.raises(r.DataError, match='2 ids for 3 places'):
     r.from_csr(dense, scale=(0, 5), item_ids=['z', 'y'])
+
+
+@pytest.mark.parametrize('scale', [(1, 5), (0, 5)])
+def test_truths_are_no_low_ratings(scale):
+  said = r'ratings are True or False, .*pass scale=\(0, 1\)'
+  matrix = scipy.sparse.csr_array(np.eye(2, dtype=bool))
+  with pytest.raises(r.DataError, match=said):
+    r.from_csr(matrix, scale=scale)
+  with pytest.raises(r.DataError, match=said):
+    r.from_arrays([1, 2], [1, 2], [True, True], scale=scale)
+  assert r.from_csr(matrix, scale=(0, 1)).value.tolist() == [1, 1]
+  found = r.from_arrays([1, 2], [1, 2], [True, False], scale=(0, 1))
+  assert found.value.tolist() == [1, 0]
+
+
+def test_what_are_no_ratings_says_how_to_get_them(small_ratings):
+  frame = pd.DataFrame({'user': [1], 'item': [1], 'rating': [1.0]})
+  said = r' of type DataFrame must be Ratings, which .*from_dataframe'
+  with pytest.raises(ValueError, match='^ratings' + said):
+    random_split(frame, 0.2, seed=0)
+  with pytest.raises(ValueError, match='^ratings' + said):
+    training_data(frame)
+  with pytest.raises(ValueError, match='^test' + said):
+    baselines(small_ratings, frame)
+
+
+@pytest.mark.parametrize('number', ['100', 1e3, True])
+def test_a_number_of_users_is_an_integer(small_ratings, number):
+  with pytest.raises(r.DataError, match=r'num_users=.* must be an integer'):
+    r.with_public_ids(small_ratings, num_users=number)
+
+
+def test_clicks_need_a_column():
+  clicks = pd.DataFrame({'user': [1, 2], 'item': [1, 2]})
+  with pytest.raises(r.DataError, match=r'no rating column .*add one of ones'):
+    r.from_dataframe(clicks, scale=(0, 1))

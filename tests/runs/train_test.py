@@ -92,6 +92,23 @@ def test_ratings_come_in_any_form(run, small_ratings, tmp_path):
     ({'steps': 3}, 'steps=3 is not a setting of system=power_mf'),
     ({'variant': 'paper', 'system': 'power_mf'}, 'variant=paper is not one'),
     ({'system': 'sdmf', 'variant': 'sound', 'rank': -1}, 'rank must be'),
+    ({'steps': 3, 'epsilon': None}, 'for example epsilon=1'),
+    ({'epsilom': 2, 'epsilon': None}, r'epsilom=2 is not .*mean epsilon\?'),
+    ({'Rank': 2}, r'Rank=2 is not a setting .*did you mean rank\?'),
+    ({'seed': 1}, 'seed=1 is not an argument of train: key is the seed'),
+    ({'columns': {}}, 'columns={} is not an argument .*from_dataframe'),
+    ({'delta': '1e-6'}, "delta must be a number, got '1e-6'"),
+    ({'test_fraction': '.2'}, "test_fraction='.2' must be in"),
+    ({'test_fraction': None}, 'test_fraction=None must be in'),
+    ({'split_seed': -1}, 'split_seed=-1 must be an integer in'),
+    ({'split_seed': 'a'}, "split_seed='a' must be an integer in"),
+    ({'key': 'a'}, "key='a' must be None, an integer"),
+    ({'key': 1.5}, 'key=1.5 must be None, an integer'),
+    ({'key': True}, 'key=True must be None, an integer'),
+    ({'overwrite': 'no'}, "overwrite='no' must be True or False"),
+    ({'output': 3}, 'output=3 must be the path of a folder'),
+    ({'devices': '1'}, "devices='1' is not in"),
+    ({'ranking_k': 5}, 'ranking_k=5 must be a list'),
     ({'test_fraction': 1}, r'test_fraction=1 must be in \[0, 1\)'),
     ({'ranking_k': [0]}, 'ranking_k=0 must be'),
     ({'ranking_threshold': 4}, 'needs ranking_k'),
@@ -116,6 +133,11 @@ def test_ratings_of_an_unknown_kind_are_refused():
     dpmf_jax.train([1, 2, 3], epsilon=1)
 
 
+def test_a_name_that_is_no_data_set_is_told_those_that_are():
+  with pytest.raises(ValueError, match=r'ml100k: no such file, .*ml-100k, '):
+    dpmf_jax.train('ml100k', epsilon=1)
+
+
 def test_epsilons_of_ratings_are_not_ignored(small_ratings):
   asked = specification.with_epsilon(small_ratings, 0.5)
   with pytest.raises(ValueError, match='use system=personalized_pmf'):
@@ -127,6 +149,7 @@ def test_an_interrupted_run_goes_on_with_the_same_ratings_alone(
 ):
   given = {
     'system': 'personalized_pmf', 'epsilon': 1, 'output': tmp_path / 'run',
+    'user_features': np.eye(60)[:, :2], 'public': {'user_features': 'a file'},
     **QUIET,
   }  # fmt: skip
   record = recording.Recorder.__call__
@@ -144,6 +167,8 @@ def test_an_interrupted_run_goes_on_with_the_same_ratings_alone(
   other = specification.with_epsilon(small_ratings, 0.7)
   with pytest.raises(ValueError, match='interrupted run with epsilons='):
     dpmf_jax.train(other, **given)
+  with pytest.raises(ValueError, match='interrupted run with features='):
+    dpmf_jax.train(first, **{**given, 'user_features': np.eye(60)[:, 1:3]})
   with pytest.raises(ValueError, match='interrupted run with key=None'):
     dpmf_jax.train(first, key=jax.random.key(5), **given)
   run = dpmf_jax.train(first, **given)

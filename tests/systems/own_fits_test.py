@@ -16,13 +16,18 @@ from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.serving import folding, models
 from dpmf_jax.systems import build
 from dpmf_jax.training import fit
-from dpmf_jax.types import Fit
+from dpmf_jax.types import Fit, Sum
 
 # Systems that release items and leave users' sides to the users.
 CASES = {
   'power_mf': ('power_mf', {'rank': 3, 'rounds': 2}),
   'power_mf, means': ('power_mf', {'rank': 0}),
   'dpals': ('dpals', {'rank': 2, 'steps': 2}),
+  'ranking_mf': ('ranking_mf', {'rank': 2, 'rounds': 1}),
+  'ranking_mf, rating': (
+    'ranking_mf',
+    {'rank': 2, 'rounds': 1, 'unit': 'rating'},
+  ),
   'objective_pmf': ('objective_pmf', {}),
   'objective_pmf, huber': ('objective_pmf', {'loss': 'huber'}),
   'objective_pmf, features': (
@@ -147,7 +152,9 @@ def test_nobody_elses_ratings_are_in_a_new_users_vector(run, ratings):
   system, state = run
   release = system.release(state, training_data(ratings))
   width = release.factors.item.shape[1]
-  chosen = Fit(np.linspace(0, 1, width), np.linspace(1, 5, width))
+  chosen = release.fit
+  if not isinstance(chosen, Sum):
+    chosen = Fit(np.linspace(0, 1, width), np.linspace(1, 5, width))
   model = models.model_from_release(release, ratings, fit=chosen)
   everybody = folding.fold_in(model, ratings).user_factors
   for user, changed in without(ratings):

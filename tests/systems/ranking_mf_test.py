@@ -29,6 +29,11 @@ from dpmf_jax.types import Sum
 
 SCALE = (1.0, 5.0)
 USERS, ITEMS, RANK = 50, 30, 3
+OPEN = {
+  'rank': None, 'kept_items': None, 'popularity_share': None,
+  'popularity_power': None,
+  'lattice_bits': None,
+}  # fmt: skip
 
 
 def settings(**more):
@@ -216,7 +221,8 @@ def test_an_interaction_moves_sums_within_the_bound(crowd):
   for number in range(6):
     known = known_at(rng, config, spread=number % 3, along=number % 2)
     total = np.asarray(interaction_sums(known, hyper, whole), int)
-    for taken in range(0, len(crowd), 41):
+    # Those of users 2 to 4, and some others.
+    for taken in (58, 59, 60, 61, *range(0, len(crowd), 41)):
       rest = training_data(crowd.take(np.arange(len(crowd)) != taken))
       moved = total - np.asarray(interaction_sums(known, hyper, rest))
       # Nobody else's terms: rows of items that this user does not have.
@@ -232,7 +238,7 @@ def test_an_interaction_moves_sums_within_the_bound(crowd):
 @pytest.mark.slow
 @pytest.mark.parametrize('unit', ['user', 'rating'])
 def test_popularity_moves_by_one(crowd, unit):
-  config = settings(unit=unit, rank=0)
+  config = settings(unit=unit, rank=0, lattice_bits=16)
   system = ranking_mf.ranking_mf(config)
   state = system.init(jax.random.key(0), training_data(crowd))
   quiet = state.hyper.counts._replace(
@@ -245,7 +251,9 @@ def test_popularity_moves_by_one(crowd, unit):
     known = ranking_mf._popularity(
       jax.random.key(1), state, data, unit == 'user'
     )
-    return np.asarray(known.total / known.precision, float)
+    # On the lattice, which float32 may leave in its last digits.
+    counts = np.asarray(known.total / known.precision, float)
+    return np.round(counts * 2**16) / 2**16
 
   total, lengths = counts(crowd), []
   for taken in range(5):
@@ -263,9 +271,50 @@ def test_no_more_items_are_kept_than_are_paid_for(crowd):
   state = system.init(jax.random.key(0), training_data(crowd))
   for total in (jnp.ones(ITEMS), jnp.arange(ITEMS) // 4, jnp.arange(ITEMS)):
     known = state.known._replace(total=total * 10.0, precision=jnp.float32(1))
-    kept = ranking_mf._scaled(known, state.hyper).scale > 0
+    found = ranking_mf._scaled(known, state.hyper)
+    kept = found.scale > 0
+    assert 1 - 2e-5 < np.linalg.norm(np.asarray(found.direction, float)) < 1
     assert int(kept.sum()) == config.kept_items
     assert kept[-1] or total[0] == total[-1]
+  none = known._replace(total=known.total.at[3].set(jnp.nan))
+  assert not ranking_mf._scaled(none, state.hyper).scale.any()
+
+
+@pytest.mark.parametrize('scale', [SCALE, (63.0, 64.0), (-64.0, -63.0)])
+@pytest.mark.parametrize('liked_from', [1e-3, 0.75])
+def test_what_interactions_count_has_no_rounding_of_its_own(scale, liked_from):
+  """Or norms by user would not be those of terms by item."""
+  config = settings(scale=scale, liked_from=liked_from, least_weight=0.01)
+  counted = ranking_mf._hyper(config).counted
+  low, high = scale
+  value = low + (high - low) * liked_from * np.linspace(0, 1.1, 999) ** 2
+  value = value.astype('float32')
+  exact = 0.01 + config.slope * (value.astype(float) - low)
+  for found in (
+    profiles.counts(value, counted),
+    jax.jit(profiles.counts)(value, counted),
+  ):
+    np.testing.assert_allclose(found, np.minimum(exact, 1), rtol=2.0**-21)
+  strange = jnp.array([-jnp.inf, low - 1, high + 1, jnp.inf, jnp.nan])
+  np.testing.assert_allclose(
+    profiles.counts(strange, counted), [0.01, 0.01, 1, 1, 0], rtol=1e-6
+  )
+
+
+def test_terms_are_rounded_towards_zero():
+  """To the nearest, 1023 terms of a bit more than half a unit are too long."""
+  config = settings(lattice_bits=4, epsilon=1.0)
+  hyper, items = ranking_mf._hyper(config), 1023
+  ones = jnp.ones(items)
+  user, value = np.zeros(items, int), np.full(items, 5.0)
+  data = training_data(from_arrays(user, np.arange(items), value, scale=SCALE))
+  unit = float(hyper.counts.spacing)
+  own = profiles.profiles(data.by_user, ones, ones[:, None], hyper.counted)
+  sent = ranking_mf._inverse(own.square)[:, None]
+  assert 0.5 < float(sent[0, 0]) / unit < 0.51
+  sums = profiles.item_sums(data.by_item, ones, sent, hyper.counted, unit)
+  moved = np.linalg.norm(np.asarray(sums, float)) * unit
+  assert moved <= plan(config).sensitivity['popularity']
 
 
 @pytest.mark.parametrize('no_number', [jnp.inf, jnp.nan])
@@ -343,13 +392,8 @@ def test_steps_spend_what_is_stated(unit, epsilon):
 
 @pytest.mark.parametrize('unit', ['user', 'rating'])
 def test_more_users_and_epsilon_ask_for_more(unit):
-  open_ = dict.fromkeys(
-    ('rank', 'kept_items', 'popularity_share', 'popularity_power')
-  )
   at = lambda users, epsilon: resolved(
-    settings(unit=unit, epsilon=epsilon, lattice_bits=None, **open_),
-    users,
-    2000,
+    settings(unit=unit, epsilon=epsilon, **OPEN), users, 2000
   )
   found = [at(1000, e) for e in (0.01, 1.0, 5.0, 20.0)]
   assert found[0].rank == 0
@@ -362,6 +406,33 @@ def test_more_users_and_epsilon_ask_for_more(unit):
     check_size(config, 1000, 2000)
 
 
+@pytest.mark.parametrize('unit', ['user', 'rating'])
+@pytest.mark.parametrize('delta', [1e-3, 1e-5])
+def test_an_open_config_states_the_noise_that_is_drawn(unit, delta):
+  tried = 0
+  for epsilon in (0.01, 1.0, 5.0, 15.0, 20.0, 25.0):
+    config = settings(unit=unit, delta=delta, epsilon=epsilon, **OPEN)
+    stated = plan(config).guarantee.event
+    for users, items in ((30, 50), (1000, 1700), (10**6, 20_000)):
+      made = plan(resolved(config, users, items))
+      assert made.guarantee.event == stated
+      spent = sum(
+        (made.sensitivity[kind] / std) ** 2
+        for kind, stds in made.noise.items()
+        for std in stds
+      )
+      assert spent**-0.5 >= stated.noise_multiplier
+      tried += 1
+  assert tried == 18
+
+
+def test_shares_do_not_tell_how_many_users_there_are():
+  at = lambda users: resolved(settings(epsilon=1.0, **OPEN), users, 1682)
+  shares = {at(users).popularity_share for users in range(500, 1500, 31)}
+  assert 1 < len(shares) <= 24
+  assert all(share == round(share, 2) for share in shares)
+
+
 def test_what_does_not_fit_is_refused():
   config = settings(lattice_bits=20)
   with pytest.raises(ValueError, match=r'lattice_bits=20 allows 512 users'):
@@ -372,6 +443,31 @@ def test_what_does_not_fit_is_refused():
     check_size(settings(), USERS, 2**20 + 1)
   with pytest.raises(ValueError, match=r'least_weight=0.0 must be'):
     settings(least_weight=0.0)
+  with pytest.raises(ValueError, match=r'liked_from=1e-05 must be'):
+    settings(liked_from=1e-5)
+  with pytest.raises(ValueError, match=r'must be within 64 widths of 0'):
+    settings(scale=(1e5, 1e5 + 1))
+  with pytest.raises(ValueError, match=r'kept_items=100001 must be'):
+    settings(kept_items=100_001)
+
+
+@pytest.mark.parametrize('unit', ['user', 'rating'])
+def test_what_is_given_is_used_or_refused(unit):
+  """A certificate states the noise of what is given."""
+  given = {'unit': unit, 'epsilon': 2.0}
+  closed = settings(**given)
+  assert resolved(closed, USERS, ITEMS) == closed
+  with pytest.raises(ValueError, match=r'kept_items=2000 must be at most 30'):
+    resolved(settings(**given, kept_items=2000), USERS, ITEMS)
+  with pytest.raises(ValueError, match=r'rank=64 must be less .*=20;'):
+    resolved(settings(**given, rank=64), USERS, ITEMS)
+  with pytest.raises(ValueError, match=r'rank=64 must be less .*=30;'):
+    resolved(settings(**given, **{**OPEN, 'rank': 64}), USERS, ITEMS)
+  # What is open makes room for what is given.
+  for name, value in (('rank', 29), ('kept_items', 2), ('rank', 0)):
+    used = resolved(settings(**given, **{**OPEN, name: value}), USERS, ITEMS)
+    assert getattr(used, name) == value
+    assert used.rank < used.kept_items
 
 
 # Lists.
@@ -392,10 +488,7 @@ def groups():
 
 
 def trained(train, **more):
-  open_ = dict.fromkeys(
-    ('rank', 'kept_items', 'popularity_share', 'popularity_power')
-  )
-  config = settings(lattice_bits=None, **{**open_, **more})
+  config = settings(**{**OPEN, **more})
   system = ranking_mf.ranking_mf(config)
   data = training_data(train)
   state = fit(system, jax.random.key(1), data)
