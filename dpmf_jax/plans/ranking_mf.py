@@ -34,7 +34,7 @@ MAX_DRAWS = 2**20
 # What is known of float32 where users' terms are computed; see `sensitivities`.
 _ROUNDING = 1e-4
 # The rule of `resolved`, chosen on MovieLens; see docs/results.md.
-_MIN_STRENGTH = 120.0
+_MIN_STRENGTH = 220.0
 _RATING_STRENGTH = 1 / 1.8
 _KEPT = 4.57, 0.55
 _FACTORS = 33.0, 1.3
