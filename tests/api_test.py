@@ -116,6 +116,17 @@ def test_a_factory_says_what_is_wrong(name, settings, said):
     getattr(dpmf_jax, name)(**settings)
 
 
+def test_a_scale_is_no_text():
+  with pytest.raises(ValueError, match=r"scale='1,5' must be \(lowest, highe"):
+    dpmf_jax.power_mf(epsilon=2, delta=1e-6, scale='1,5')
+
+
+def test_a_system_is_no_event():
+  system = dpmf_jax.power_mf(delta=1e-6, **SETTINGS)
+  with pytest.raises(ValueError, match='got a System: use its `guarantee`'):
+    dpmf_jax.epsilon(system, 1e-6)
+
+
 def test_a_variant_that_is_not_there():
   said = "variant='none' must be 'sound' or 'paper'"
   with pytest.raises(ValueError, match=said):

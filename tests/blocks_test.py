@@ -313,6 +313,12 @@ def test_no_record_moves_a_sum_by_more_than_its_sensitivity(
   assert worst > 0.999
 
 
+def test_a_sum_of_no_rows_is_noise():
+  found = summed({'w': jnp.ones((0, 2, 3)), 'b': jnp.ones(0)}, norm=2.0)
+  assert found.value['w'].shape == (2, 3)
+  assert (found.value['w'] != 0).any()
+
+
 def test_a_sum_is_that_of_its_clipped_rows(monkeypatch):
   silenced(monkeypatch)
   rng = np.random.default_rng(1)

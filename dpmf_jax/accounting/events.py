@@ -337,7 +337,10 @@ def leaves(event: Event) -> list[ProvedEvent]:
       f'event must be proved, got {event!r}: a claim cannot be part of a proof'
     )
   if not isinstance(event, ProvedEvent):
-    raise ValueError(f'event must be an Event or a Guarantee, got {event!r}')
+    got = repr(event)
+    if hasattr(event, 'guarantee'):  # a System or a Run
+      got = f'a {type(event).__name__}: use its `guarantee`'
+    raise ValueError(f'event must be an Event or a Guarantee, got {got}')
   return [event] if event.count else []
 
 

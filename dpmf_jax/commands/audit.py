@@ -148,9 +148,9 @@ def _chosen() -> list[tuple[str, str]]:
   ]
   if not chosen:
     names = ', '.join(f'{name} {variant}' for name, variant in known)
+    also = f' with --variant={_VARIANT.value}' if _VARIANT.value else ''
     raise ValueError(
-      f'there is no --system={_SYSTEM.value} with --variant={_VARIANT.value}; '
-      f'there are all, {names}'
+      f'there is no --system={_SYSTEM.value}{also}; there are all, {names}'
     )
   return chosen
 

@@ -101,7 +101,7 @@ def _parsed(command: ModuleType, argv: Sequence[str]) -> list[str]:
 def _wrong_flag(line: str) -> str:
   """Returns what absl says of flags, without what only its users know."""
   missing = r'flag (--\w+)=None: Flag --\w+ must have a value other than None\.'
-  return re.sub(missing, r'\1 is needed', line).removeprefix('ERROR:: ')
+  return re.sub(missing, r'\1 must be given', line).removeprefix('ERROR:: ')
 
 
 def _line(error: BaseException) -> str:

@@ -155,8 +155,13 @@ def _flat(rows: Any) -> tuple[jax.Array, Any]:
       f'{[jnp.shape(leaf) for leaf in leaves]}'
     )
   ((length,),) = lengths
-  parts = [jnp.asarray(x, jnp.float32).reshape(length, -1) for x in leaves]
-  ends = np.cumsum([part.shape[1] for part in parts])[:-1]
+  # Not -1, which is no number where there are no rows.
+  sizes = [math.prod(jnp.shape(leaf)[1:]) for leaf in leaves]
+  parts = [
+    jnp.asarray(leaf, jnp.float32).reshape(length, size)
+    for leaf, size in zip(leaves, sizes, strict=True)
+  ]
+  ends = np.cumsum(sizes)[:-1]
 
   def restored(total: jax.Array) -> Any:
     split = jnp.split(total, ends)

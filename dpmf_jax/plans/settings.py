@@ -137,6 +137,8 @@ class Setting(NamedTuple):
       # 10.5 bits would pass every bound and be cut to 10 further on.
       return checked_count(self.name, value)
     if self.kind is tuple:
+      if isinstance(value, str):
+        raise ValueError(f'{self.name}={value!r} must be {self.bound}')
       try:
         return tuple(checked_number(self.name, number) for number in value)
       except TypeError:

@@ -76,9 +76,10 @@ def choose(
     found = dict(zip(ROLES, range(len(names)), strict=False))
   for role in ROLES[:3]:
     if role not in found:
+      clicks = ', or add one of ones, on the scale 0..1, to clicks'
       raise DataError(
         f'{where}: no {role} column among {listed(names)}; pass columns= with '
-        'its name or position'
+        f'its name or position{clicks if role == "rating" else ""}'
       )
   return found
 

@@ -12,6 +12,7 @@ import scipy.sparse
 
 from dpmf_jax.ratings import catalog, formats
 from dpmf_jax.ratings.table import (
+  DataError,
   Ratings,
   from_arrays,
   from_csr,
@@ -45,6 +46,7 @@ def ratings_of(given: Any, *, scale: tuple[float, float] | None) -> Ratings:
     return given
   scale = scale or SCALE
   if isinstance(given, str | os.PathLike):
+    _check_name(given)
     return formats.read(given, scale=scale)
   if scipy.sparse.issparse(given):
     return from_csr(given, scale=scale)
@@ -60,6 +62,16 @@ def ratings_of(given: Any, *, scale: tuple[float, float] | None) -> Ratings:
     "{user: {item: rating}} such as {'me': {'50': 5}} (dpmf_jax.from_arrays "
     'makes Ratings of columns)'
   )
+
+
+def _check_name(given: str | os.PathLike) -> None:
+  """Raises DataError for a bare name that no file and no data set has."""
+  path = pathlib.Path(given)
+  if path.name == str(path) and not (path.suffix or path.exists()):
+    raise DataError(
+      f'{path}: no such file, and no data set of that name; there are '
+      f'{", ".join(catalog.NAMES)}'
+    )
 
 
 def _from_dicts(

@@ -196,6 +196,7 @@ def train(
     'key': _identity_of(first_key, key),
     'ratings': folders.digest(learned),
     'epsilons': _digest(learned.epsilon),
+    'features': _digest(user_features),
   }
 
   start, run_id = None, folders.run_id(folder)

@@ -40,6 +40,14 @@ class Model(NamedTuple):
   fit: Fit | Sum | None = None  # of new users; None where it is not known
   bias_columns: tuple[int, ...] = ()  # of factors, known to be biases
 
+  def __repr__(self) -> str:
+    low, high = self.scale
+    rank = self.item_factors.shape[1]
+    return (
+      f'Model({len(self.user_ids)} users, {len(self.item_ids)} items, '
+      f'{rank} factors, scale {low:g}..{high:g})'
+    )
+
 
 class Recommendation(NamedTuple):
   user: Any

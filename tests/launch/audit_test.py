@@ -42,5 +42,5 @@ def test_canaries_and_what_is_not_private(launch, tmp_path):
 def test_an_unknown_system_is_one_line(launch):
   done = launch('audit', '--system=no_such')
   assert done.returncode == 2
-  assert done.stderr.startswith('error: there is no --system=no_such')
+  assert done.stderr.startswith('error: there is no --system=no_such; there')
   assert len(done.stderr.splitlines()) == 1

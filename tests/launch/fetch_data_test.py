@@ -37,7 +37,7 @@ def test_synthetic_needs_no_file(launch, places):
 @pytest.mark.parametrize(
   ('flags', 'message'),
   [
-    ([], 'error: --dataset is needed (see --help)'),
+    ([], 'error: --dataset must be given (see --help)'),
     (['--dataset=ml-2'], 'value should be one of <ml-100k|ml-1m'),
     (['--dataset=ml-1m', '--colour=red'], "Unknown command line flag 'colour'"),
     (['--dataset=ml-1m', 'more'], "unexpected argument 'more'"),

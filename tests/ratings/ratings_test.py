@@ -296,3 +296,9 @@ def test_what_are_no_ratings_says_how_to_get_them(small_ratings):
 def test_a_number_of_users_is_an_integer(small_ratings, number):
   with pytest.raises(r.DataError, match=r'num_users=.* must be an integer'):
     r.with_public_ids(small_ratings, num_users=number)
+
+
+def test_clicks_need_a_column():
+  clicks = pd.DataFrame({'user': [1, 2], 'item': [1, 2]})
+  with pytest.raises(r.DataError, match=r'no rating column .*add one of ones'):
+    r.from_dataframe(clicks, scale=(0, 1))

@@ -133,6 +133,11 @@ def test_ratings_of_an_unknown_kind_are_refused():
     dpmf_jax.train([1, 2, 3], epsilon=1)
 
 
+def test_a_name_that_is_no_data_set_is_told_those_that_are():
+  with pytest.raises(ValueError, match=r'ml100k: no such file, .*ml-100k, '):
+    dpmf_jax.train('ml100k', epsilon=1)
+
+
 def test_epsilons_of_ratings_are_not_ignored(small_ratings):
   asked = specification.with_epsilon(small_ratings, 0.5)
   with pytest.raises(ValueError, match='use system=personalized_pmf'):
@@ -144,6 +149,7 @@ def test_an_interrupted_run_goes_on_with_the_same_ratings_alone(
 ):
   given = {
     'system': 'personalized_pmf', 'epsilon': 1, 'output': tmp_path / 'run',
+    'user_features': np.eye(60)[:, :2], 'public': {'user_features': 'a file'},
     **QUIET,
   }  # fmt: skip
   record = recording.Recorder.__call__
@@ -161,6 +167,8 @@ def test_an_interrupted_run_goes_on_with_the_same_ratings_alone(
   other = specification.with_epsilon(small_ratings, 0.7)
   with pytest.raises(ValueError, match='interrupted run with epsilons='):
     dpmf_jax.train(other, **given)
+  with pytest.raises(ValueError, match='interrupted run with features='):
+    dpmf_jax.train(first, **{**given, 'user_features': np.eye(60)[:, 1:3]})
   with pytest.raises(ValueError, match='interrupted run with key=None'):
     dpmf_jax.train(first, key=jax.random.key(5), **given)
   run = dpmf_jax.train(first, **given)

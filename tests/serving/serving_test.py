@@ -103,6 +103,10 @@ def test_unknown_users_and_wrong_k_are_named(model):
     models.recommend(model._replace(seen=None), ['ann'])
 
 
+def test_it_prints_in_a_line(model):
+  assert repr(model) == 'Model(3 users, 3 items, 1 factors, scale 1..5)'
+
+
 @pytest.mark.parametrize('k', [2.5, '3', True, None, ['ann']])
 def test_k_is_an_integer(model, k):
   with pytest.raises(ValueError, match=r'^k=.* must be an integer$'):
