@@ -20,10 +20,11 @@ import jax.numpy as jnp
 
 from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
 from dpmf_jax.rows import Rows
-from dpmf_jax.types import Counted
+from dpmf_jax.types import Counted, Sum
 
 # Of a profile's sums, so that those of all items stay below 2^30.
 _SUM_BITS = 30
+_COUNT_BITS = 20  # of what an interaction counts
 
 
 class Profiles(NamedTuple):
@@ -36,13 +37,16 @@ class Profiles(NamedTuple):
 def counts(value: jax.Array, counted: Counted) -> jax.Array:
   """x of ratings, in [0, 1] whatever they are; no number counts as 0.
 
-  Privacy: nothing cancels, so that x of one program (`profiles`) and of another
-  (`item_sums`), where a compiler may round once or twice, are the same up to
-  2^-21 of them.
+  Privacy: whole 2^-20, the same bits in all programs (`profiles`, `item_sums`,
+  at home): a float is never a product and a sum in one, which some compilers
+  round once and others twice.
   """
-  above = jnp.maximum(value - counted.low, 0.0)
-  x = jnp.minimum(counted.least + counted.slope * above, 1.0)
-  return jnp.where(jnp.isnan(x), 0.0, x)
+  whole = 2.0**_COUNT_BITS
+  more = counted.slope * jnp.maximum(value - counted.low, 0.0) * whole
+  least = jnp.round(counted.least * whole).astype(jnp.int32)
+  steps = jnp.minimum(jnp.where(jnp.isnan(more), 0.0, more), whole)
+  x = jnp.minimum(least + steps.astype(jnp.int32), 2**_COUNT_BITS)
+  return jnp.where(jnp.isnan(more), 0, x).astype(jnp.float32) / whole
 
 
 def profiles(
@@ -112,15 +116,23 @@ def item_sums(
   )
 
 
-def summed_users(
-  rows: Rows, item: jax.Array, weight: jax.Array, counted: Counted
-) -> jax.Array:
-  """Rows [U, D] of users: sums of x weight_i q_i over their own items i.
+def summed_users(rows: Rows, item: jax.Array, fit: Sum) -> jax.Array:
+  """Rows [U, D] of users: prior + sums of x weight_i q_i over their items i.
 
-  Privacy: see `profiles`: of the user's own interactions and of the items.
+  Privacy: see `profiles`: of the user's own interactions and of the items, to
+  the bit. All that is not a sum of integers is one product of items, which the
+  barrier keeps apart, or has no rounding, as columns are divided by powers of
+  two: in which order and in how many steps a program does it cannot be seen.
   """
-  table = item * weight[:, None]
-  size = jnp.max(jnp.abs(table), axis=0, initial=0.0)
-  size = jnp.where(size > 0, size, 1.0)
-  ones = jnp.ones_like(weight)
-  return profiles(rows, ones, table / size[None], counted).sums * size[None]
+  table = jax.lax.optimization_barrier(item * fit.weight[:, None])
+  size = _above(jnp.max(jnp.abs(table), axis=0, initial=0.0))[None]
+  ones = jnp.ones_like(fit.weight)
+  own = profiles(rows, ones, table / size, fit.counted)
+  return (fit.prior[None] / size + own.sums) * size
+
+
+def _above(x: jax.Array) -> jax.Array:
+  """The smallest power of two above each x >= 0, exactly; 1 for 0."""
+  exponent = jax.lax.bitcast_convert_type(x, jnp.int32) & 0x7F800000
+  below = jax.lax.bitcast_convert_type(exponent, jnp.float32)
+  return jnp.where(below > 0, 2 * below, 1.0)

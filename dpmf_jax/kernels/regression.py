@@ -33,8 +33,7 @@ def fitted_users(rows: Rows, items: Release) -> Release:
   factors, offset, fit = items
   assert fit is not None
   if isinstance(fit, Sum):
-    user = summed_users(rows, factors.item, fit.weight, fit.counted)
-    user = fit.prior[None] + user
+    user = summed_users(rows, factors.item, fit)
     return items._replace(factors=factors._replace(user=user))
   shape = (rows.num_rows, len(fit.prior))
   start = jnp.broadcast_to(fit.prior[None], shape)

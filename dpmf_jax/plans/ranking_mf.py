@@ -289,7 +289,9 @@ def plan(config: RankingMFConfig) -> Plan:
     said = (
       'popularity, and factors as far as the numbers of users and items allow'
     )
-    return Plan(_guarantee(config, event, said, None), steps)
+    together = {'all steps together': event.noise_multiplier}
+    moved = dict.fromkeys(together, 1.0)
+    return Plan(_guarantee(config, event, said, None), steps, together, moved)
   multipliers, moved = _multipliers(config), sensitivities(config)
   kinds = ['popularity'] + ['factors' if config.rank else 'popularity'] * (
     config.rounds

@@ -275,12 +275,15 @@ def _items(known: Known, hyper: Any) -> jax.Array:
 
 
 def _model(state: State, data: Data) -> Release:
-  """Items, and what each user sums up of their own."""
-  known, hyper = state.known, state.hyper
-  item = _items(known, hyper)
+  """Items, and what each user sums up of their own.
+
+  Privacy: all numbers of items are of the state, so that no program, which
+  depends on how many interactions there are, rounds them in its own way.
+  """
+  known, item = state.known, state.factors.item
   prior = jnp.zeros(item.shape[1]).at[0].set(_COLD)
-  weight = known.scale * known.popularity**-hyper.power
-  fit = Sum(prior, weight, hyper.counted)
+  # A user's row is x g, and what `item` has of factors is over g.
+  fit = Sum(prior, jnp.square(known.scale), state.hyper.counted)
   items = Release(Factors(None, item), jnp.float32(0), fit)
   return fitted_users(data.by_user, items)
 

@@ -282,22 +282,24 @@ def test_no_more_items_are_kept_than_are_paid_for(crowd):
 
 @pytest.mark.parametrize('scale', [SCALE, (63.0, 64.0), (-64.0, -63.0)])
 @pytest.mark.parametrize('liked_from', [1e-3, 0.75])
-def test_what_interactions_count_has_no_rounding_of_its_own(scale, liked_from):
+def test_what_interactions_count_is_the_same_in_all_programs(scale, liked_from):
   """Or norms by user would not be those of terms by item."""
   config = settings(scale=scale, liked_from=liked_from, least_weight=0.01)
   counted = ranking_mf._hyper(config).counted
   low, high = scale
   value = low + (high - low) * liked_from * np.linspace(0, 1.1, 999) ** 2
   value = value.astype('float32')
+  found = np.asarray(profiles.counts(value, counted), float)
   exact = 0.01 + config.slope * (value.astype(float) - low)
-  for found in (
-    profiles.counts(value, counted),
-    jax.jit(profiles.counts)(value, counted),
-  ):
-    np.testing.assert_allclose(found, np.minimum(exact, 1), rtol=2.0**-21)
+  np.testing.assert_allclose(found, np.minimum(exact, 1), rtol=0, atol=2e-6)
+  # Compilers round products that are added to something once or twice.
+  steps = np.float32(counted.slope) * (value - np.float32(low))
+  whole = np.minimum(np.round(0.01 * 2**20) + np.floor(steps * 2**20), 2**20)
+  np.testing.assert_array_equal(found * 2**20, whole)
+  np.testing.assert_array_equal(jax.jit(profiles.counts)(value, counted), found)
   strange = jnp.array([-jnp.inf, low - 1, high + 1, jnp.inf, jnp.nan])
   np.testing.assert_allclose(
-    profiles.counts(strange, counted), [0.01, 0.01, 1, 1, 0], rtol=1e-6
+    profiles.counts(strange, counted), [0.01, 0.01, 1, 1, 0], atol=1e-6
   )
 
 
@@ -467,7 +469,7 @@ def test_what_is_given_is_used_or_refused(unit):
   for name, value in (('rank', 29), ('kept_items', 2), ('rank', 0)):
     used = resolved(settings(**given, **{**OPEN, name: value}), USERS, ITEMS)
     assert getattr(used, name) == value
-    assert used.rank < used.kept_items
+    assert (used.rank or 0) < (used.kept_items or 0)
 
 
 # Lists.
