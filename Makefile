@@ -27,11 +27,11 @@ $(VENV)/.dev: requirements-dev.txt $(VENV)/.runtime
 	touch $@
 
 demo: $(VENV)/.runtime
-	$(BIN)/python -m launch.train --dataset=ml-100k --epsilon=2 \
-	  --output=demo --overwrite
+	$(BIN)/python -m launch.train --dataset=ml-100k --task=ranking --unit=user \
+	  --epsilon=5 --delta=1e-5 --output=demo --overwrite
 	$(BIN)/python -m launch.recommend --model=demo --users=1,2,3 --k=5
 	@echo
-	@echo 'plot: demo/learning_curve.png   certificate: demo/certificate.json'
+	@echo 'as a page: python -m launch.account --certificate=demo --html=demo.html'
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 2 -m 'not slow'
