@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test test-slow test-all lint types bench clean help
 
 help:
-	@echo 'make demo      train privately on MovieLens-100K, recommend, plot'
+	@echo 'make demo      train privately on MovieLens-100K, and lists'
 	@echo 'make test      the default test suite'
 	@echo 'make test-slow the others: statistical, audits, end to end'
 	@echo 'make test-all  both'
