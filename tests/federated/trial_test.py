@@ -61,7 +61,7 @@ def test_trial_without_flower(system, tmp_path, trial):
     assert 'together with up to 18 users' in stated['adversary']
     assert 'a node counts as all of its users' in stated['adversary']
     state = tmp_path / 'trial' / 'recommender' / 'state'
-    document = certificates.read(state)
+    document = certificates.read(state / 'model')
     assert document['adversary'] == stated['adversary']
     assert document['parameters']['colluders'] == 18
   assert left_behind(tmp_path) == []
