@@ -153,9 +153,11 @@ def train(
   made = chosen.system
   if chosen.task == 'ranking' and test_fraction > 0:
     ranking_k = ranking_k or (_LISTED,)
-    if ranking_threshold is None:
-      low, high = table.scale
-      ranking_threshold = low + _RELEVANT * (high - low)
+    low, high = table.scale
+    liked = low + _RELEVANT * (high - low)
+    # Of clicks, which are all alike, every one counts.
+    if ranking_threshold is None and (table.value >= liked).any():
+      ranking_threshold = liked
   if table.most_users and made.guarantee.unit != 'user':
     raise ValueError(
       f'num_users={table.most_users} is for what protects whole users, and '
@@ -296,7 +298,9 @@ def _popular(
   ones = np.ones((train.num_users, 1), np.float32)
   item = counts[:, None].astype(np.float32)
   found = {'popularity': Release(Factors(ones, item), np.float32(0))}
-  if certificate['epsilon'] and certificate['delta']:
+  if not certificate['epsilon']:
+    return found
+  try:
     selected = selection.selected(
       'ranking_mf',
       {'unit': certificate['unit'], 'epsilon': certificate['epsilon']},
@@ -308,9 +312,10 @@ def _popular(
     config = resolved(selected.config, train.num_users, train.num_items)
     noisy = build('ranking_mf', config)
     state = fit(noisy, keys.random_key(), data)
-    name = 'noisy popularity, same budget'
-    found[name] = jax.device_get(noisy.model(state, data))
-  return found
+  except ValueError:  # no such noise for this budget, or for so many users
+    return found
+  name = 'noisy popularity, same budget'
+  return found | {name: jax.device_get(noisy.model(state, data))}
 
 
 def _accuracy(

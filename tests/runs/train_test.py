@@ -1,5 +1,6 @@
 """`dpmf_jax.train`: from ratings to a run, in one call."""
 
+import dataclasses
 import json
 
 import jax
@@ -295,3 +296,19 @@ def test_a_system_has_its_own_task(small_ratings):
     dpmf_jax.train(
       small_ratings, task='ranking', system='dpals', epsilon=1, **QUIET
     )
+
+
+def test_a_budget_that_no_noisy_popularity_has_loses_no_run(small_ratings):
+  given = {**CHEAP, 'delta': 0.0, 'ranking_k': [5], 'key': 1}
+  found = dpmf_jax.train(small_ratings, **given).metrics['ranking']
+  assert found['baselines'].keys() == {'popularity'}
+
+
+def test_of_clicks_every_one_counts(small_ratings):
+  clicks = dataclasses.replace(
+    small_ratings, value=np.ones(len(small_ratings)), unique=True
+  )
+  given = {'system': 'ranking_mf', 'rank': 0, 'unit': 'user', 'epsilon': 5}
+  found = dpmf_jax.train(clicks, **given, **QUIET).metrics['ranking']
+  assert found['threshold'] is None
+  assert found['relevant'] > 0
