@@ -116,6 +116,7 @@ def item_sums(
   )
 
 
+@jax.jit  # Every report of a run has one: many small operations.
 def summed_users(rows: Rows, item: jax.Array, fit: Sum) -> jax.Array:
   """Rows [U, D] of users: prior + sums of x weight_i q_i over their items i.
 
