@@ -34,6 +34,7 @@ import numpy as np
 
 from dpmf_jax import files
 from dpmf_jax.certificates import validate, versions
+from dpmf_jax.certificates.signatures import SIGNATURE
 from dpmf_jax.keys import key_words, source_of, words_key
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import Data
@@ -48,6 +49,7 @@ OUTPUTS = (
   'metrics.json',
   'learning_curve.png',
   'error_cdf.png',
+  SIGNATURE,
   FINISHED,
 )
 _CHECKPOINT = 'private/checkpoint.safetensors'

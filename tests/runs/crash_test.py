@@ -72,13 +72,8 @@ QUICK = {
   'test_fraction': 0, 'checkpoint_seconds': 0, 'report_every': 1,
   'progress': False,
 }  # fmt: skip
-# Of those that would take long.
-SMALL = {
-  'gaussian_mf': {'steps': 2},
-  'langevin': {'steps': 2},
-  'objective_pmf': {'steps': 2},
-  'personalized_pmf': {'steps': 2},
-}
+# What the number of steps comes from.
+COUNTS = ('steps', 'iterations', 'epochs', 'rounds', 'sweeps')
 
 
 # Every so many points: all of them take a minute.
@@ -131,11 +126,12 @@ def test_it_goes_on_to_the_same_files(killer, tmp_path, small_ratings, every):
 @pytest.mark.parametrize('name', plans.NAMES)
 def test_so_does_every_system(killer, tmp_path, small_ratings, name):
   spec = plans.SPECS[name]
-  private = {'epsilon': 2} if 'epsilon' in selection.fields(spec) else {}
+  known = selection.fields(spec)
+  small = {count: 2 for count in COUNTS if count in known}
+  private = {'epsilon': 2} if 'epsilon' in known else {}
   run = {
     'ratings': small_ratings, 'key': 3, 'system': name, 'test_fraction': 0,
-    'checkpoint_seconds': 0, 'progress': False, **private,
-    **SMALL.get(name, {}),
+    'checkpoint_seconds': 0, 'progress': False, **private, **small,
   }  # fmt: skip
   whole = tmp_path / 'whole'
   calls = points(killer, whole, **run)
