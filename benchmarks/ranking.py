@@ -4,9 +4,9 @@
 
 80/20 splits and noise with seeds 3, 4, 5 (--seeds): 0, 1 and 2 are those that
 settings were chosen on. A list has the items that a user has no training
-rating of; relevant are held-out ratings in the upper part of the scale (4 and 5
-of 5); NDCG@10 is over the whole catalogue, the mean over users with a relevant
-item. One interaction is protected at delta 1e-6, or a whole user at delta 1e-5.
+rating of; relevant are held-out ratings in the upper third of the scale (4 and
+5 of 5); NDCG@10 is over the whole catalogue, the mean over users with relevant
+items. One interaction is protected at delta 1e-6, or one user at delta 1e-5.
 Beside each row is noisy popularity at the same budget (rank 0). Popularity
 counts training ratings, and `ease` is a linear model of all pairs of items
 (Steck 2019) with ratings as weights: neither is private.
@@ -14,8 +14,6 @@ counts training ratings, and `ease` is a linear model of all pairs of items
 
 from __future__ import annotations
 
-import json
-import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,21 +23,17 @@ import scipy.sparse
 import tqdm
 from absl import flags
 
+from benchmarks.splits import split_datasets, write
 from dpmf_jax.commands import cli
+from dpmf_jax.evaluation.popular import popularity, relevant_from
 from dpmf_jax.evaluation.ranking import ranking_metrics
 from dpmf_jax.plans.ranking_mf import RankingMFConfig, resolved
-from dpmf_jax.ratings import catalog
-from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems.ranking_mf import ranking_mf
 from dpmf_jax.training import fit
 from dpmf_jax.types import Factors, Release, Unit
 
-_SEEDS = flags.DEFINE_list('seeds', ['3', '4', '5'], 'Of splits and noise.')
-_DATASETS = flags.DEFINE_list('datasets', ['ml-100k', 'ml-1m'], 'Which.')
-_DATA_DIR = flags.DEFINE_string('data_dir', None, 'Where the ratings are.')
-_JSON = flags.DEFINE_string('json', None, 'File for all the figures.')
 _EASE = flags.DEFINE_bool('ease', True, 'Whether to fit the linear model, too.')
 
 DELTA: dict[Unit, float] = {'rating': 1e-6, 'user': 1e-5}
@@ -59,28 +53,20 @@ _EPSILONS: dict[Unit, tuple[float, ...]] = {
   'rating': (0.1, 1.0, 5.0),
   'user': (1.0, 5.0, 20.0),
 }
-# Of the linear model: what an interaction below RELEVANT counts, and the ridge
-# for each user there is.
+# Of the linear model: what an interaction that is not relevant counts, and the
+# ridge for each user there is.
 _LOW_WEIGHT, _RIDGE = 0.4, 0.3
-RELEVANT = 0.75  # part of the scale
 
 
 def main(argv: Sequence[str]) -> int:
   del argv
   figures: dict[str, dict[str, Any]] = {}
-  for name in _DATASETS.value:
-    ratings = catalog.load(name, data_dir=_DATA_DIR.value, quiet=True)
-    splits = {
-      seed: random_split(ratings, 0.2, seed=seed)
-      for seed in map(int, _SEEDS.value)
-    }
+  for name, _, splits in split_datasets():
     rows = figures[name] = {}
     for label, values, target in rows_of(name, splits):
       rows[label] = {'ndcg@10': values, 'target': target}
       tqdm.tqdm.write(line(name, label, values, target))
-      if _JSON.value:  # after each row: the whole takes long
-        text = json.dumps(figures, indent=2)
-        pathlib.Path(_JSON.value).write_text(text + '\n')
+      write(figures)
   return 0
 
 
@@ -145,21 +131,14 @@ def trained(
   return system.model(fit(system, jax.random.key(seed), data), data)
 
 
-def popularity(train: Ratings) -> Release:
-  """Everybody's scores are counts."""
-  counts = np.bincount(train.item, minlength=train.num_items)
-  ones = np.ones((train.num_users, 1), np.float32)
-  return Release(Factors(ones, counts[:, None].astype(np.float32)), 0.0)
-
-
 def ease(train: Ratings) -> Release:
   """A linear model of all pairs of items, of which rows are users' factors.
 
   Reference: Steck (2019), Embarrassingly shallow autoencoders for sparse data.
   """
-  low, high = train.scale
-  liked = train.value >= low + RELEVANT * (high - low)
-  count = np.where(liked, 1.0, _LOW_WEIGHT).astype(np.float32)
+  liked = relevant_from(train)
+  low = np.zeros(len(train), bool) if liked is None else train.value < liked
+  count = np.where(low, _LOW_WEIGHT, 1.0).astype(np.float32)
   shape = (train.num_users, train.num_items)
   rows = scipy.sparse.csr_array((count, (train.user, train.item)), shape=shape)
   gram = (rows.T @ rows).toarray().astype(np.float64)
@@ -171,9 +150,8 @@ def ease(train: Ratings) -> Release:
 
 
 def ndcg(model: Release, train: Ratings, test: Ratings) -> float:
-  low, high = train.scale
   found = ranking_metrics(
-    model, train, test, 10, threshold=low + RELEVANT * (high - low)
+    model, train, test, 10, threshold=relevant_from(train)
   )
   return found['ndcg@10']
 
