@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import importlib.resources
 import json
@@ -74,12 +75,15 @@ _RULES = {
 }
 
 
+_version = functools.cache(importlib.metadata.version)  # reads files
+
+
 def versions() -> dict[str, str]:
   """Those of the packages that run."""
   return {
     'dpmf_jax': dpmf_jax.__version__,
     'python': platform.python_version(),
-  } | {package: importlib.metadata.version(package) for package in _PACKAGES}
+  } | {package: _version(package) for package in _PACKAGES}
 
 
 def _settings(config: Any) -> dict[str, Any]:
