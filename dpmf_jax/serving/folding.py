@@ -167,6 +167,9 @@ def _check_fit(item_factors: np.ndarray, fit: Fit | Sum) -> None:
         f'{name} of the fit has shape {np.shape(given)}, items have '
         f'{width} columns'
       )
+    # A ridge may be infinite.
+    if name in ('prior', 'weight') and not np.isfinite(given).all():
+      raise ValueError(f'{name} of the fit has numbers that are not finite')
   if not np.isfinite(item_factors).all():
     raise ValueError('the items have factors that are not finite')
   if isinstance(fit, Fit) and not (np.asarray(fit.ridge) > 0).all():

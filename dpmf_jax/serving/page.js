@@ -21,7 +21,7 @@ const chosen = new Map(); // item -> rating, in the order of choosing
 
 // What each item adds to a user's row that is a sum: types.Sum.
 function summed(own) {
-  return own.map(([i]) => vectors[i].map((q) => model.click * weight[i] * q));
+  return own.map(([i]) => vectors[i].map((q) => model.counted * weight[i] * q));
 }
 
 // And to one that is a ridge regression, types.Fit: with s = 1 / sqrt(ridge)
@@ -89,9 +89,9 @@ function setter(item, rating, label, ...children) {
 // A button to like an item, or stars.
 function choice(item) {
   const mine = chosen.get(item);
-  if (weight) {
+  if (!model.stars) {
     const heart = mine === undefined ? '♡' : '♥';
-    const button = setter(item, 1, `Like ${names[item]}`, heart);
+    const button = setter(item, model.like, `Like ${names[item]}`, heart);
     button.setAttribute('aria-pressed', mine !== undefined);
     return button;
   }
@@ -117,7 +117,7 @@ function result(item) {
 
 function owned(item) {
   const row = result(item);
-  if (weight) row.lastChild.remove();
+  if (!model.stars) row.lastChild.remove();
   row.append(setter(item, 'none', `Forget ${names[item]}`, '×'));
   return row;
 }
@@ -126,7 +126,7 @@ function recommended(item, score, reasons) {
   const mine = reasons.slice(0, 2).map((reason) => named(reason.mine));
   if (mine.length > 1) mine.splice(1, 0, ' and ');
   const why = mine.length ? ['because of ', ...mine] : [];
-  if (!weight) {
+  if (model.stars) {
     const [low, high] = model.scale;
     const shown = Math.min(Math.max(score, low), high).toFixed(1);
     why.unshift(`about ${shown} for you${mine.length ? ', ' : ''}`);
@@ -210,5 +210,5 @@ find('clear').addEventListener('click', () => {
 });
 document.querySelector('label').textContent =
   `Search ${names.length} titles, and ` +
-  (weight ? 'click what you like' : 'give stars to what you know');
+  (model.stars ? 'give stars to what you know' : 'click what you like');
 draw();

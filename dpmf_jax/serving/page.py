@@ -108,7 +108,7 @@ def _numbers(model: Model, fit: Fit | Sum) -> dict[str, Any]:
   whole = np.rint(item / row[:, None]).astype('<i2')
   names = map(str, model.item_ids.tolist())
   found = {
-    'names': [model.titles.get(name) or name for name in names],
+    'names': [str(model.titles.get(name) or name) for name in names],
     'whole': _base64(whole),
     'row': _base64(row),
     'column': column.tolist(),
@@ -117,9 +117,10 @@ def _numbers(model: Model, fit: Fit | Sum) -> dict[str, Any]:
   }
   moved = np.ones(item.shape[1], bool)  # columns in which users differ
   if isinstance(fit, Sum):
-    high = jnp.float32(model.scale[1])
+    like = model.scale[1]
+    found['like'] = like
+    found['counted'] = float(counts(jnp.float32(like), fit.counted))
     found['weight'] = _base64(np.asarray(fit.weight, '<f4'))
-    found['click'] = float(counts(high, fit.counted))
     moved[0] = False  # popularity, of which nobody has less than nothing
   else:
     spread = 1 / np.sqrt(np.asarray(fit.ridge, np.float64))

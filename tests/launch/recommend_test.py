@@ -147,6 +147,33 @@ def test_a_model_that_releases_users_only_says_so(
   assert not page.exists()
 
 
+@pytest.mark.parametrize(
+  ('name', 'content', 'words'),
+  [
+    ('ids.json', b'{', 'ids.json, line 1'),
+    ('ids.json', b'[]', 'ids.json is not a JSON object'),
+    ('ids.json', b'{}', r'lists \(0, 0\) users and items'),
+    ('ids.json', b'{"items": 3}', 'ids.json: items is not a list'),
+    ('ids.json', b'{"titles": 3}', 'ids.json: titles is not a dict'),
+    ('ids.json', b'\xff', 'ids.json is not UTF-8 text'),
+    ('certificate.json', b'[]', 'certificate.json is not a JSON object'),
+    ('model.safetensors', b'x', 'not a whole safetensors file'),
+    ('model.safetensors', None, "model.safetensors has no 'offset'"),
+  ],
+)
+def test_a_broken_folder_is_named(folder, tmp_path, name, content, words):
+  for path in folder.iterdir():
+    (tmp_path / path.name).write_bytes(path.read_bytes())
+  if content is None:
+    leaves, _ = files.load_leaves(folder / name)
+    sides = {s: leaves[f'factors/{s}'] for s in ('user', 'item')}
+    files.save_tree(tmp_path / name, {'factors': sides})
+  else:
+    (tmp_path / name).write_bytes(content)
+  with pytest.raises(ValueError, match=words):
+    models.load_model(tmp_path)
+
+
 def test_a_page_is_of_what_is_published(launch, folder, tmp_path):
   published, page = tmp_path / 'published', tmp_path / 'page.html'
   published.mkdir()

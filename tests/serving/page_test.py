@@ -262,7 +262,7 @@ def test_scores_and_reasons_are_those_of_python(kind, shown):
   if kind == 'ranking':
     own = dict.fromkeys(own, 5)  # a click
   for item, rating in own.items():
-    choose(browser, item, 1 if kind == 'ranking' else rating)
+    choose(browser, item, rating)
   found = listed(browser)
   mine = folding.fold_in(model, {'me': own})
   row = mine.user_factors[0].astype(np.float64)
@@ -363,7 +363,7 @@ def test_stars_by_keyboard_alone(shown):
 def test_hostile_names_do_nothing(shown):
   browser = shown(model_of(6, 3, stars=False, titles=HOSTILE))
   for name in HOSTILE[:3]:
-    choose(browser, name, 1)
+    choose(browser, name, 5)
   found = browser.run(
     """
     return ['#chosen', '#list'].map((list) =>
@@ -417,7 +417,7 @@ def test_nothing_leaves_the_page(shown):
   address = f'http://127.0.0.1:{server.server_port}'
   try:
     browser = shown(model_of(20, 4, stars=False))
-    choose(browser, 'm3', 1)
+    choose(browser, 'm3', 5)
     assert browser.run("return performance.getEntriesByType('resource')") == []
     assert browser.run(asked, address) == ['no', 'no', 0]
     assert reached == []
