@@ -71,12 +71,14 @@ class Run:
         f'folder={folder} holds an interrupted run; choose another folder, or '
         'pass overwrite=True to drop it'
       )
-    path = folders.prepare(folder, overwrite=overwrite)
-    self.write(path)
+    with folders.opened(folder, overwrite=overwrite) as path:
+      if overwrite:
+        folders.clear(path)
+      self.write(path)
     return path
 
   def write(self, folder: Path) -> None:
-    """Writes everything into a folder that `folders.prepare` has made."""
+    """Writes everything into a folder that `folders.opened` has made."""
     folders.write_model(folder, self.whole, self.guarantee, self.train)
     files.write_json(folder / 'metrics.json', self.metrics, mode=0o600)
     if self.metrics['task'] == 'rating':

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -120,7 +121,8 @@ def train(
       the certificate says so. One of `random_key()` is for a single run.
     output: a folder to write. A run that was interrupted goes on from there
       when the same call is made again.
-    overwrite: replace the run that is in `output`.
+    overwrite: replace the run that is in `output`; one that was interrupted
+      goes on if it is of the same call.
     ledger: file in which everything spent on this data is put down.
     budget_epsilon: the most that all runs in the ledger may cost together, or
       'unlimited'; needed at its first use only.
@@ -165,125 +167,136 @@ def train(
     )
   first_key = _first_key(key)
   spend = _spend(chosen, table, first_key, ledger, budget_epsilon, output)
-  folder = None
-  if output is not None:
-    if spend and overwrite:
-      spend(dry_run=True)  # before the run that was there is gone
-    folder = folders.prepare(output, overwrite=overwrite)
-
-  learned, test = table, None
-  if test_fraction > 0:
-    learned, test = random_split(table, test_fraction, seed=split_seed)
-  mesh = device_mesh(devices)
-  data = training_data(learned, mesh=mesh)
-  test_rows = None if test is None else training_data(test, mesh=mesh).by_user
-  lists = certificates.id_lists(table, made.guarantee)
-  facts = {
-    'dataset': table.name,
-    'num_items': table.num_items,
-    'test_fraction': test_fraction,
-    'split_seed': split_seed,
-    'devices': 1 if mesh is None else mesh.size,
-    **({} if threshold is None else {'threshold': str(threshold)}),
-  }
-  further = _further(public or {}, {*facts, 'num_users'}, chosen)
-  # A hash of the file that features are from says more than one of an array.
-  facts |= {**_stated_features(user_features), **further}
-  if lists['users'] != wording.SECRET_COUNTED:
-    facts['num_users'] = table.num_users
-  identity = {
-    **facts,
-    'system': chosen.name,
-    'config': repr(chosen.config or made.guarantee),
-    'key': _identity_of(first_key, key),
-    'ratings': folders.digest(learned),
-    'epsilons': _digest(learned.epsilon),
-    'features': _digest(user_features),
-  }
-
-  start, run_id = None, folders.run_id(folder)
-  callbacks: list[Callable] = []
-  if folder is not None:
-    first_key, start = folders.restore(folder, made, data, first_key, identity)
-    if start and progress:
-      print(f'going on from step {start[0]} of {made.steps}')
-    callbacks.append(
-      folders.checkpointer(
-        folder, first_key, identity, run=run_id, seconds=checkpoint_seconds
-      )
-    )
-  if start is None:
-    keys.begin(first_key)
-  if spend:
-    charge = functools.partial(spend, entry_id=run_id)
-    callbacks.append(folders.charger(folder, charge, fresh=start is None))
-  # The other half drew masks for releases once: steps keep their noise.
-  fit_key, _ = jax.random.split(first_key)
-  recorder = recording.Recorder(
-    made, data, test_rows, table.scale, task=chosen.task
-  )
-  bar, show = recording.progress(
-    chosen.plan, recorder.curve, delta=chosen.delta, disable=not progress
-  )
-  with bar:
-    fit(
-      made,
-      fit_key,
-      data,
-      report_every=report_every or max(1, -(-made.steps // 25)),
-      callbacks=(*callbacks, recorder, show),
-      start=start,
-    )
-
-  own = made.personal
-  certificate = certificates.certificate(
-    made.guarantee,
-    system=chosen.name,
-    config=chosen.config,
-    delta=chosen.delta,
-    randomness=keys.stated(first_key),
-    features=chosen.features,
-    run=run_id,
-    parameters=facts,
-    lists=lists,
-    personal=own and own.statement(asked),
-  )
-  report = _facts(chosen, recorder, learned, test)
-  if chosen.task == 'rating':
-    report |= _accuracy(recorder, data.by_user, test_rows, learned, test)
-  report |= {
-    'status': certificate['status'],
-    'epsilon': certificate['epsilon'],
-    'delta': certificate['delta'],
-    'seed': int(key) if isinstance(key, int | np.integer) else None,
-  }
-  if test is not None and ranking_k:
-    measured = functools.partial(
-      ranking.ranking_metrics,
-      train=learned,
-      test=test,
-      k=ranking_k,
-      threshold=ranking_threshold,
-    )
-    report['ranking'] = measured(jax.device_get(recorder.model)) | {
-      'threshold': ranking_threshold,
-      'baselines': {
-        name: measured(model)
-        for name, model in _popular(certificate, learned, data).items()
-      },
+  with contextlib.ExitStack() as stack:
+    folder = None
+    if output is not None:
+      opened = folders.opened(output, overwrite=overwrite)
+      folder = stack.enter_context(opened)
+    learned, test = table, None
+    if test_fraction > 0:
+      learned, test = random_split(table, test_fraction, seed=split_seed)
+    mesh = device_mesh(devices)
+    data = training_data(learned, mesh=mesh)
+    test_rows = None if test is None else training_data(test, mesh=mesh).by_user
+    lists = certificates.id_lists(table, made.guarantee)
+    facts = {
+      'dataset': table.name,
+      'num_items': table.num_items,
+      'test_fraction': test_fraction,
+      'split_seed': split_seed,
+      'devices': 1 if mesh is None else mesh.size,
+      **({} if threshold is None else {'threshold': str(threshold)}),
     }
-  report['seconds'] = round(time.monotonic() - began, 3)
-  run = Run(
-    whole=recorder.model,
-    guarantee=made.guarantee,
-    certificate=certificate,
-    metrics=report,
-    train=learned,
-    folder=folder,
-  )
-  if folder is not None:
-    run.write(folder)
-  return run
+    further = _further(public or {}, {*facts, 'num_users'}, chosen)
+    # A hash of the file that features are from says more than one of an array.
+    facts |= {**_stated_features(user_features), **further}
+    if lists['users'] != wording.SECRET_COUNTED:
+      facts['num_users'] = table.num_users
+    identity = {
+      **facts,
+      'system': chosen.name,
+      'config': repr(chosen.config or made.guarantee),
+      'key': _identity_of(first_key, key),
+      'ratings': folders.digest(learned),
+      'epsilons': _digest(learned.epsilon),
+      'features': _digest(user_features),
+    }
+
+    start, run_id = None, folders.run_id(None)
+    callbacks: list[Callable] = []
+    if folder is not None:
+      first_key, start = folders.restore(
+        folder, made, data, first_key, identity, overwrite=overwrite
+      )
+      if start and progress:
+        print(f'going on from step {start[0]} of {made.steps}')
+      if overwrite and not start:
+        if spend:
+          spend(dry_run=True)  # before the run that was there is gone
+        folders.clear(folder)
+      run_id = folders.run_id(folder)
+      callbacks.append(
+        folders.checkpointer(
+          folder,
+          first_key,
+          identity,
+          run=run_id,
+          steps=made.steps,
+          seconds=checkpoint_seconds,
+        )
+      )
+    if start is None:
+      keys.begin(first_key)
+    if spend:
+      charge = functools.partial(spend, entry_id=run_id)
+      callbacks.append(folders.charger(folder, charge, fresh=start is None))
+    # The other half drew masks for releases once: steps keep their noise.
+    fit_key, _ = jax.random.split(first_key)
+    recorder = recording.Recorder(
+      made, data, test_rows, table.scale, task=chosen.task
+    )
+    bar, show = recording.progress(
+      chosen.plan, recorder.curve, delta=chosen.delta, disable=not progress
+    )
+    with bar:
+      fit(
+        made,
+        fit_key,
+        data,
+        report_every=report_every or max(1, -(-made.steps // 25)),
+        callbacks=(*callbacks, recorder, show),
+        start=start,
+      )
+
+    own = made.personal
+    certificate = certificates.certificate(
+      made.guarantee,
+      system=chosen.name,
+      config=chosen.config,
+      delta=chosen.delta,
+      randomness=keys.stated(first_key),
+      features=chosen.features,
+      run=run_id,
+      parameters=facts,
+      lists=lists,
+      personal=own and own.statement(asked),
+    )
+    report = _facts(chosen, recorder, learned, test)
+    if chosen.task == 'rating':
+      report |= _accuracy(recorder, data.by_user, test_rows, learned, test)
+    report |= {
+      'status': certificate['status'],
+      'epsilon': certificate['epsilon'],
+      'delta': certificate['delta'],
+      'seed': int(key) if isinstance(key, int | np.integer) else None,
+    }
+    if test is not None and ranking_k:
+      measured = functools.partial(
+        ranking.ranking_metrics,
+        train=learned,
+        test=test,
+        k=ranking_k,
+        threshold=ranking_threshold,
+      )
+      report['ranking'] = measured(jax.device_get(recorder.model)) | {
+        'threshold': ranking_threshold,
+        'baselines': {
+          name: measured(model)
+          for name, model in _popular(certificate, learned, data).items()
+        },
+      }
+    report['seconds'] = round(time.monotonic() - began, 3)
+    run = Run(
+      whole=recorder.model,
+      guarantee=made.guarantee,
+      certificate=certificate,
+      metrics=report,
+      train=learned,
+      folder=folder,
+    )
+    if folder is not None:
+      run.write(folder)
+    return run
 
 
 def _popular(

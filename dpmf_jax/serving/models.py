@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from dpmf_jax import files
+from dpmf_jax import certificates, files
 from dpmf_jax.ratings.ids import id_texts, places
 from dpmf_jax.ratings.table import Ratings, check_ratings, check_scale
 from dpmf_jax.serving.scoring import dense_rows, top_products
@@ -163,6 +163,7 @@ def load_model(folder: str | Path) -> Model:
     ids |= files.read_json(folder / USERS)
   proof = folder / 'certificate.json'
   certificate = _read_object(proof, parameters=dict) if proof.is_file() else {}
+  certificates.check_files(folder, certificate)
   leaves = released
   secret = folder / 'private' / 'unreleased.safetensors'
   if secret.is_file():
