@@ -100,6 +100,10 @@ def read_json(path: str | Path) -> Any:
     return json.loads(Path(path).read_text(encoding='utf-8'))
   except json.JSONDecodeError as error:
     raise ValueError(f'{path}, line {error.lineno}: {error.msg}') from None
+  except UnicodeDecodeError:
+    raise ValueError(f'{path} is not UTF-8 text') from None
+  except RecursionError:
+    raise ValueError(f'{path} is nested too deeply') from None
 
 
 def named_leaves(structure: Any) -> dict[str, np.ndarray]:
