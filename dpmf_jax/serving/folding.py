@@ -154,7 +154,9 @@ def fold_in(
       fit=fit,
     ),
     user_ids=ratings.user_ids,
-    seen=seen_matrix(user, item, (ratings.num_users, len(model.item_ids))),
+    seen=seen_matrix(
+      user, item, (ratings.num_users, len(model.item_ids)), value
+    ),
     covered=True,
     fit=fit,
   )

@@ -60,11 +60,50 @@ def test_all_items_where_seen_ones_are_wanted(model):
   assert [(r.item, r.score) for r in found] == [(20, 5.0), (10, 4.0)]
 
 
-def test_scores_are_clipped_but_order_is_not(model):
+def test_predictions_are_cut_off_at_the_scale_but_lists_are_not(model):
   far = model._replace(item_factors=10 * model.item_factors)
   found = models.recommend(far, ['ann'], 3, filter_seen=False)
   assert [r.item for r in found] == [20, 10, 30]
-  assert [r.score for r in found] == [5.0, 5.0, 5.0]
+  assert [r.score for r in found] == [23.0, 13.0, 8.0]
+  np.testing.assert_array_equal(models.predict(far, 'ann', [20, 10, 30]), 5)
+
+
+def test_items_that_few_people_rated_are_not_on_top(model):
+  known = model._replace(number=np.float32([300, 3, 30]))
+  before = models.recommend(model, 'ann', filter_seen=False)
+  assert [r.item for r in before] == [20, 10, 30]
+  found = models.recommend(known, 'ann', filter_seen=False)
+  assert [r.item for r in found] == [10, 30, 20]
+  # From a quarter below the scale, 0: halves at 4 means, 444 ratings.
+  share = lambda n: n / (n + 444) * 744 / 300
+  np.testing.assert_allclose(
+    [r.score for r in found], [4, 3.5 * share(30), 5 * share(3)], rtol=1e-5
+  )
+  np.testing.assert_array_equal(
+    models.predict(known, 'ann', [10, 20]),
+    models.predict(model, 'ann', [10, 20]),
+  )
+
+
+def test_numbers_of_ratings_are_in_the_model_file(tmp_path, ratings):
+  release = Release(
+    Factors(np.ones((3, 2)), np.ones((3, 2))), 3.0, None, np.float32([9, 1, 2])
+  )
+  files.save_tree(tmp_path / 'model.safetensors', release)
+  files.write_json(tmp_path / 'ids.json', models.ids_json(ratings))
+  found = models.load_model(tmp_path)
+  assert found.number is not None
+  np.testing.assert_array_equal(found.number, [9, 1, 2])
+  again = models.model_from_release(release, ratings)
+  np.testing.assert_array_equal(again.number, [9, 1, 2])
+
+
+def test_a_single_number_of_each_item_is_one_order(model):
+  assert models.one_order(model)
+  constant = np.c_[model.item_factors, np.ones(3), np.zeros(3)]
+  assert models.one_order(model._replace(item_factors=constant))
+  constant[1, 2] = 1e-3
+  assert not models.one_order(model._replace(item_factors=constant))
 
 
 def test_ties_go_to_the_first_item(model):
@@ -157,7 +196,7 @@ def test_several_ids(model):
 def test_lists_as_a_table(model):
   found = models.recommend(model, 'bob')
   frame = pd.DataFrame(found)
-  assert list(frame) == ['user', 'item', 'score', 'rank', 'title']
+  assert list(frame) == ['user', 'item', 'score', 'rank', 'title', 'why']
   assert frame['item'].tolist() == [30, 20]
 
 
