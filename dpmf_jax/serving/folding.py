@@ -20,8 +20,8 @@ import numpy as np
 
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.ratings.given import ratings_of
-from dpmf_jax.ratings.ids import places
-from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.ratings.ids import factorize, places
+from dpmf_jax.ratings.table import Ratings, with_public_ids
 from dpmf_jax.rows import SLICES, SLOTS, put_rows, rows
 from dpmf_jax.serving.models import Model, check_model, seen_matrix
 from dpmf_jax.types import Factors, Fit, Release, Sum
@@ -99,7 +99,8 @@ def fold_in(
     model: its item factors must be released.
     ratings: of users who need not be in the model, with its items' ids:
       {user: {item: rating}}, or what `ratings.given.ratings_of` takes, such as
-      `Ratings`, a DataFrame or a path.
+      `Ratings`, a DataFrame or a path. {user: {}} is somebody of whom nothing
+      is known, who gets what the fit starts from: means, or popularity.
     fit: priors and ridges, or weights; the model's by default.
 
   Privacy: see the module. The result is for the eyes of these users.
@@ -117,6 +118,8 @@ def fold_in(
       'to the items is not known (neither user factors nor how to fit them are '
       'released)'
     )
+  if isinstance(ratings, Mapping) and {} in ratings.values():
+    return _with_newcomers(model, ratings, fit)
   if not isinstance(ratings, Ratings):
     ratings = ratings_of(ratings, scale=model.scale)
   low, high = map(np.float32, model.scale)  # as ratings are
@@ -160,6 +163,26 @@ def fold_in(
     covered=True,
     fit=fit,
   )
+
+
+def _with_newcomers(
+  model: Model, given: Mapping[Any, Mapping[Any, float]], fit: Fit | Sum
+) -> Model:
+  """The model with the users of `given`, some of whom have no ratings."""
+  users, _ = factorize(np.array([*given], object), 'user', 'user {}'.format)
+  size = (len(users), len(model.item_ids))
+  found = model._replace(
+    user_factors=np.tile(np.float32(fit.prior), (len(users), 1)),
+    user_ids=users,
+    seen=seen_matrix([], [], size, np.zeros(0, np.float32)),
+    covered=True,
+    fit=fit,
+  )
+  rated = {user: own for user, own in given.items() if own}
+  if not rated:
+    return found
+  ratings = ratings_of(rated, scale=model.scale)
+  return fold_in(model, with_public_ids(ratings, users=users), fit=fit)
 
 
 def _power_of_two(least: int) -> int:

@@ -26,6 +26,12 @@ USERS = 'private/users.json'
 # An item with this many times the mean number of ratings counts half, in lists
 # of models of ratings. Chosen on MovieLens-100K; see docs/results.md.
 _HALF_NUMBER = 4.0
+# Of systems that always have them.
+_BIASES = {'power_mf': (0, 1), 'dpals': (-2, -1)}
+ONE_ORDER = (
+  'this model has a single number for each item (rank 0, or factors that are '
+  'all zero): all users get the same list, or nearly, but for what they rated'
+)
 
 
 class Model(NamedTuple):
@@ -229,10 +235,12 @@ def load_model(folder: str | Path) -> Model:
 
 
 def bias_columns(certificate) -> tuple[int, ...]:
-  """Those that `gaussian_mf.initial_factors` makes, where it was used."""
-  init = certificate.get('parameters', {}).get('init')
-  biased = certificate.get('system') == 'gaussian_mf' and init == 'bias'
-  return (0, 1) if biased else ()
+  """Those that hold items' means and what meets users' biases."""
+  system = certificate.get('system')
+  if system == 'gaussian_mf':
+    init = certificate.get('parameters', {}).get('init')
+    return (0, 1) if init == 'bias' else ()
+  return _BIASES.get(system, ())
 
 
 def _scale(ids, certificate, folder: Path) -> tuple[float, float]:
@@ -326,13 +334,13 @@ def list_factors(
   return user, rows.astype(np.float32), how.floor
 
 
-def one_order(model: Model) -> bool:
+def one_order(item_factors: np.ndarray) -> bool:
   """Whether a single number of each item is all that orders lists.
 
   Then all users get the same order but for what they have seen, or nearly the
   same, where a model of ratings lets users give that number another weight.
   """
-  varied = np.ptp(model.item_factors, axis=0) > 0
+  varied = np.ptp(item_factors, axis=0) > 0
   return int(varied.sum()) <= 1
 
 
@@ -497,7 +505,8 @@ def similar_items(
 
   Columns of biases do not count: where all items have the same number, where
   all users have, `model.bias_columns`, and the popularity of a ranking. An item
-  that is zero elsewhere is like no other (0).
+  that is zero elsewhere, of which a model has learned nothing, is like no
+  other: it is in no list, and has none.
 
   Privacy: post-processes the item factors.
   """
@@ -517,11 +526,16 @@ def similar_items(
       'the items of this model have at most one number each besides biases, '
       'so that all cosines would be 1 or -1; use a model with more factors'
     )
-  norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-  vectors = (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)
-  asked = np.arange(len(index))
-  itself = seen_matrix(asked, index, (len(index), len(vectors)))
-  chosen, scores = top_products(vectors[index], vectors, k, itself)
+  norms = np.linalg.norm(vectors, axis=1)
+  known = np.flatnonzero(norms > 0)
+  index = index[norms[index] > 0]
+  vectors = (vectors[known] / norms[known][:, None]).astype(np.float32)
+  place = np.searchsorted(known, index)
+  itself = (np.arange(len(index)), place, (len(index), len(known)))
+  chosen, scores = top_products(
+    vectors[place], vectors, k, seen_matrix(*itself)
+  )
+  chosen = np.where(chosen >= 0, np.append(known, 0)[chosen], -1)
   found = _listed(model, model.item_ids[index], chosen, scores)
   return list(map(Similar._make, found))
 
