@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import html
 import io
 from pathlib import Path
@@ -48,7 +49,7 @@ class Run:
     """What may leave the curator."""
     return released(self.whole, self.guarantee.released)
 
-  @property
+  @functools.cached_property
   def model(self) -> models.Model:
     """The model with original ids, to recommend from."""
     return models.model_from_release(
