@@ -183,7 +183,7 @@ function draw() {
 }
 
 function focused() {
-  const row = document.activeElement.closest('li');
+  const row = document.activeElement?.closest('li');
   const list = row?.closest('#results, #chosen, #list');
   if (!list) return {};
   return {
