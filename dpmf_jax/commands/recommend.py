@@ -25,7 +25,13 @@ Lists are ordered by predicted ratings, shrunk where few people rated an item
 
 New users need only what is published: model.safetensors, ids.json and
 certificate.json. Their vectors are fitted to their own ratings and to released
-item factors; systems that do not release these cannot take them.
+item factors; systems that do not release these cannot take them. With
+
+  dpmf recommend --model=runs/first --page=page.html
+
+they need no program but a browser: the page, one file that uses no network, has
+a search for titles, takes what its reader likes (or their stars) and makes
+their list where it is read.
 """
 
 from __future__ import annotations
@@ -61,11 +67,14 @@ _WHY = flags.DEFINE_integer(
 _OUTPUT = flags.DEFINE_string(
   'output', None, 'A .csv or .parquet file to write; a table is printed else.'
 )
+_PAGE = flags.DEFINE_string(
+  'page', None, 'An .html file to write, in which readers make their own lists.'
+)
 
 GROUPS = {
   'lists': ('model', 'users', 'similar_to', 'k', 'filter_seen', 'why'),
   'new users': ('ratings', *reading.FLAGS),
-  'output': ('output',),
+  'output': ('output', 'page'),
 }
 
 
@@ -128,23 +137,39 @@ def _wanted(ids: list[str] | None) -> list[str] | None:
   return None if ids == ['all'] else ids
 
 
+def _write_page(model, path: Path) -> None:
+  from dpmf_jax import certificates
+  from dpmf_jax.serving import page
+
+  if _OUTPUT.value:
+    raise ValueError('--output is for lists; --page=FILE.html is itself a file')
+  page.write_page(model, certificates.read(_MODEL.value), path, k=_K.value)
+  print(
+    f'{len(model.item_ids)} items, {path.stat().st_size / 1e6:.2f} MB, written '
+    f'to {path}: open it in a browser'
+  )
+
+
 def main(argv) -> None:
   del argv
   from dpmf_jax.ratings import writing
   from dpmf_jax.serving import models
 
-  given = [flag.value is not None for flag in (_USERS, _RATINGS, _SIMILAR_TO)]
-  if sum(given) != 1:
+  asked = (_USERS, _RATINGS, _SIMILAR_TO, _PAGE)
+  if sum(flag.value is not None for flag in asked) != 1:
     raise ValueError(
-      'pass one of --users=ID,ID (or all), --ratings=FILE of new users and '
-      '--similar_to=ITEM,ITEM'
+      'pass one of --users=ID,ID (or all), --ratings=FILE of new users, '
+      '--similar_to=ITEM,ITEM and --page=FILE.html'
     )
   if _RATINGS.value is None:
-    reading.check_unused('--users or --similar_to')
+    reading.check_unused('--users, --similar_to or --page')
   path = Path(_OUTPUT.value) if _OUTPUT.value else None
   if path is not None:
     writing.check_suffix(path)
   model = models.load_model(_MODEL.value)
+  if _PAGE.value is not None:
+    _write_page(model, Path(_PAGE.value))
+    return
   found = _found(model)
   if not model.covered and (_USERS.value or not model.items_released):
     print(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import html
 import io
 from pathlib import Path
@@ -50,7 +51,7 @@ class Run:
     """What may leave the curator."""
     return released(self.whole, self.guarantee.released)
 
-  @property
+  @functools.cached_property
   def model(self) -> models.Model:
     """The model with original ids, to recommend from."""
     return models.model_from_release(
@@ -80,12 +81,14 @@ class Run:
         f'folder={folder} holds an interrupted run; choose another folder, or '
         'pass overwrite=True to drop it'
       )
-    path = folders.prepare(folder, overwrite=overwrite)
-    self.write(path)
+    with folders.opened(folder, overwrite=overwrite) as path:
+      if overwrite:
+        folders.clear(path)
+      self.write(path)
     return path
 
   def write(self, folder: Path) -> None:
-    """Writes everything into a folder that `folders.prepare` has made."""
+    """Writes everything into a folder that `folders.opened` has made."""
     folders.write_model(folder, self.whole, self.guarantee, self.train)
     files.write_json(folder / 'metrics.json', self.metrics, mode=0o600)
     if self.metrics['task'] == 'rating':

@@ -40,18 +40,8 @@ def user_factors(
   fit: Fit | Sum,
 ) -> np.ndarray:
   """[num_users, D] float32, many at a time; ratings are (user, item, value)."""
-  length, width = item_factors.shape
-  shapes = {'prior': (width,), 'ridge': (width,), 'weight': (length,)}
-  for name, given in fit._asdict().items():
-    if np.shape(given) != shapes.get(name, np.shape(given)):
-      raise ValueError(
-        f'{name} of the fit has shape {np.shape(given)}, items have '
-        f'{width} columns'
-      )
-  if not np.isfinite(item_factors).all():
-    raise ValueError('the items have factors that are not finite')
-  if isinstance(fit, Fit) and not (np.asarray(fit.ridge) > 0).all():
-    raise ValueError(f'ridge={fit.ridge} must be positive')
+  width = item_factors.shape[1]
+  _check_fit(item_factors, fit)
   items = jax.tree.map(
     lambda x: jnp.asarray(x, jnp.float32),
     Release(Factors(None, item_factors), np.float32(offset), fit),
@@ -105,19 +95,7 @@ def fold_in(
 
   Privacy: see the module. The result is for the eyes of these users.
   """
-  check_model(model)
-  if not model.items_released:
-    raise ValueError(
-      'new users cannot be folded into this model: its system releases no item '
-      'factors, and those in private/ are not covered by any guarantee'
-    )
-  fit = fit or model.fit
-  if fit is None:
-    raise ValueError(
-      'new users cannot be folded into this model: how its users are fitted '
-      'to the items is not known (neither user factors nor how to fit them are '
-      'released)'
-    )
+  fit = fit_of_new_users(model, fit)
   if isinstance(ratings, Mapping) and {} in ratings.values():
     return _with_newcomers(model, ratings, fit)
   if not isinstance(ratings, Ratings):
@@ -163,6 +141,44 @@ def fold_in(
     covered=True,
     fit=fit,
   )
+
+
+def fit_of_new_users(model: Model, fit: Fit | Sum | None = None) -> Fit | Sum:
+  """`fit`, or the model's own; ValueError where new users cannot be fitted."""
+  check_model(model)
+  if not model.items_released:
+    raise ValueError(
+      'new users cannot be folded into this model: its system releases no item '
+      'factors, and those in private/ are not covered by any guarantee'
+    )
+  fit = fit or model.fit
+  if fit is None:
+    raise ValueError(
+      'new users cannot be folded into this model: how its users are fitted '
+      'to the items is not known (neither user factors nor how to fit them are '
+      'released)'
+    )
+  _check_fit(model.item_factors, fit)
+  return fit
+
+
+def _check_fit(item_factors: np.ndarray, fit: Fit | Sum) -> None:
+  """Returns nothing; ValueError where nobody can be fitted to the items."""
+  length, width = item_factors.shape
+  shapes = {'prior': (width,), 'ridge': (width,), 'weight': (length,)}
+  for name, given in fit._asdict().items():
+    if np.shape(given) != shapes.get(name, np.shape(given)):
+      raise ValueError(
+        f'{name} of the fit has shape {np.shape(given)}, items have '
+        f'{width} columns'
+      )
+    # A ridge may be infinite.
+    if name in ('prior', 'weight') and not np.isfinite(given).all():
+      raise ValueError(f'{name} of the fit has numbers that are not finite')
+  if not np.isfinite(item_factors).all():
+    raise ValueError('the items have factors that are not finite')
+  if isinstance(fit, Fit) and not (np.asarray(fit.ridge) > 0).all():
+    raise ValueError(f'ridge={fit.ridge} must be positive')
 
 
 def _with_newcomers(

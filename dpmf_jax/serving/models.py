@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from dpmf_jax import files
+from dpmf_jax import certificates, files
 from dpmf_jax.ratings.ids import id_texts, places
 from dpmf_jax.ratings.table import Ratings, check_ratings, check_scale
 from dpmf_jax.serving.reasons import labels, own_parts
@@ -182,11 +182,12 @@ def load_model(folder: str | Path) -> Model:
         'finished run'
       )
   released, _ = files.load_leaves(folder / 'model.safetensors')
-  ids = files.read_json(folder / 'ids.json')
+  ids = _read_object(folder / 'ids.json', items=list, titles=dict)
   if 'users' not in ids and (folder / USERS).is_file():
     ids |= files.read_json(folder / USERS)
   proof = folder / 'certificate.json'
-  certificate = files.read_json(proof) if proof.is_file() else {}
+  certificate = _read_object(proof, parameters=dict) if proof.is_file() else {}
+  certificates.check_files(folder, certificate)
   leaves = released
   secret = folder / 'private' / 'unreleased.safetensors'
   if secret.is_file():
@@ -210,22 +211,20 @@ def load_model(folder: str | Path) -> Model:
       f'{folder / "ids.json"} lists {shape} users and items, but the model '
       f'has {sizes}'
     )
-  fit = None
-  if 'fit/weight' in released:
-    counted = Counted(*(released[f'fit/counted/{n}'] for n in Counted._fields))
-    fit = Sum(released['fit/prior'], released['fit/weight'], counted)
-  elif 'fit/prior' in released:
-    fit = Fit(released['fit/prior'], released['fit/ridge'])
-  elif 'factors/user' in released:
-    fit = fit_of_released_users(released['factors/user'])
+  try:
+    offset, fit = float(leaves['offset']), _released_fit(released)
+  except KeyError as name:
+    raise ValueError(
+      f'{folder / "model.safetensors"} has no {name}, which models have'
+    ) from None
   return Model(
     user_factors=user,
     item_factors=item,
-    offset=float(leaves['offset']),
+    offset=offset,
     scale=_scale(ids, certificate, folder),
     user_ids=np.asarray(user_ids),
     item_ids=np.asarray(ids['items']),
-    titles=ids.get('titles', {}),
+    titles=ids['titles'],
     seen=_load_seen(folder / 'private' / 'seen.safetensors', shape),
     covered=leaves.keys() == released.keys(),
     items_released='factors/item' in released,
@@ -233,6 +232,29 @@ def load_model(folder: str | Path) -> Model:
     bias_columns=bias_columns(certificate),
     number=released.get('number'),
   )
+
+
+def _read_object(path: Path, **kinds: type) -> dict[str, Any]:
+  """The object in a JSON file; ValueError where a part is no such kind."""
+  found = files.read_json(path)
+  if not isinstance(found, dict):
+    raise ValueError(f'{path} is not a JSON object')
+  for name, kind in kinds.items():
+    if not isinstance(found.setdefault(name, kind()), kind):
+      raise ValueError(f'{path}: {name} is not a {kind.__name__}')
+  return found
+
+
+def _released_fit(released: dict[str, np.ndarray]) -> Fit | Sum | None:
+  """How new users are fitted, by the leaves of a model; KeyError of one."""
+  if 'fit/weight' in released:
+    counted = Counted(*(released[f'fit/counted/{n}'] for n in Counted._fields))
+    return Sum(released['fit/prior'], released['fit/weight'], counted)
+  if 'fit/prior' in released:
+    return Fit(released['fit/prior'], released['fit/ridge'])
+  if 'factors/user' in released:
+    return fit_of_released_users(released['factors/user'])
+  return None
 
 
 def bias_columns(certificate) -> tuple[int, ...]:

@@ -593,7 +593,8 @@ def test_user_ids_are_not_beside_the_model(tmp_path, small_ratings):
   config = settings(rank=1, steps=1)
   system = dpals.dpals(config)
   state = system.init(jax.random.key(0), data)
-  folder = folders.prepare(tmp_path / 'run')
+  folder = tmp_path / 'run'
+  (folder / 'private').mkdir(parents=True)
   model = system.model(state, data)
   folders.write_model(folder, model, system.guarantee, small_ratings)
   files.write_json(folder / folders.FINISHED, {})
