@@ -6,6 +6,7 @@ from typing import Literal
 
 from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.nonprivate import baseline
+from dpmf_jax.plans.spec import Task
 
 # Above this rank conjugate gradients are faster, and take no [R, D, D].
 _LARGEST_CHOLESKY_RANK = 64
@@ -17,7 +18,7 @@ class ALSConfig:
 
   Attributes:
     feedback: explicit: predict ratings. implicit: rank items by whether users
-      know them; such scores are no ratings, and an RMSE of them means nothing.
+      know them; such scores are no ratings.
     ridge: L2 penalty of a row of factors; times sqrt(n) for one with n ratings
       (explicit).
     bias_ridge: L2 penalty of a bias, times sqrt(n) (explicit).
@@ -48,6 +49,10 @@ class ALSConfig:
         f'scale={self.scale!r} must not be negative for implicit feedback: '
         'a rating is a confidence'
       )
+
+  @property
+  def task(self) -> Task:
+    return 'ranking' if self.feedback == 'implicit' else 'rating'
 
   @property
   def solves_with(self) -> Literal['cholesky', 'cg']:

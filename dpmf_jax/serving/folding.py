@@ -10,6 +10,7 @@ alone; it costs the others nothing beyond the release.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -85,7 +86,7 @@ def user_factors(
 
 def fold_in(
   model: Model,
-  ratings: Ratings | Mapping[Any, Mapping[Any, float]] | Any,
+  ratings: Ratings | Mapping[Any, Any] | Any,
   *,
   fit: Fit | Sum | None = None,
 ) -> Model:
@@ -99,7 +100,8 @@ def fold_in(
     model: its item factors must be released.
     ratings: of users who need not be in the model, with its items' ids:
       {user: {item: rating}}, or what `ratings.given.ratings_of` takes, such as
-      `Ratings`, a DataFrame or a path.
+      `Ratings`, a DataFrame or a path. Clicks, such as {user: [item, item]},
+      where it makes rankings.
     fit: priors and ridges, or weights; the model's by default.
 
   Privacy: see the module. The result is for the eyes of these users.
@@ -117,8 +119,7 @@ def fold_in(
       'to the items is not known (neither user factors nor how to fit them are '
       'released)'
     )
-  if not isinstance(ratings, Ratings):
-    ratings = ratings_of(ratings, scale=model.scale)
+  ratings = _as_trained(model, ratings)
   low, high = map(np.float32, model.scale)  # as ratings are
   outside = (ratings.value < low) | (ratings.value > high)
   if outside.any():
@@ -157,6 +158,39 @@ def fold_in(
     seen=seen_matrix(user, item, (ratings.num_users, len(model.item_ids))),
     covered=True,
     fit=fit,
+  )
+
+
+def read_with(model: Model) -> dict[str, Any]:
+  """What a file of new users is read with: a scale, or a most of counts."""
+  if model.clicks:
+    return {'max_count': int(model.scale[1])}
+  return {'scale': model.scale}
+
+
+def _as_trained(model: Model, given: Any) -> Ratings:
+  """What new users give, as ratings or clicks that the model is for.
+
+  What a model of clicks is given are counts. A ranking that was trained on
+  ratings takes a click for the highest one, which counts 1.
+  """
+  if not isinstance(given, Ratings):
+    given = ratings_of(given, **read_with(model))
+  if model.clicks and not given.clicks:
+    raise ValueError(
+      f'{given.name} has ratings, and the model is of clicks: give (user, '
+      'item) pairs, or counts'
+    )
+  if model.clicks or not given.clicks:
+    return given
+  if not isinstance(model.fit, Sum):
+    raise ValueError(
+      f'{given.name} has clicks, and the model predicts ratings: give ratings '
+      f'in {model.scale[0]:g}..{model.scale[1]:g}'
+    )
+  highest = np.full(len(given), model.scale[1])
+  return dataclasses.replace(
+    given, value=highest, scale=model.scale, clicks=False, unique=True
   )
 
 
