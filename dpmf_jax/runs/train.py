@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
@@ -129,7 +130,8 @@ def train(
       the certificate says so. One of `random_key()` is for a single run.
     output: a folder to write. A run that was interrupted goes on from there
       when the same call is made again.
-    overwrite: replace the run that is in `output`.
+    overwrite: replace the run that is in `output`; one that was interrupted
+      goes on if it is of the same call.
     ledger: file in which everything spent on this data is put down.
     budget_epsilon: the most that all runs in the ledger may cost together, or
       'unlimited'; needed at its first use only.
@@ -174,103 +176,102 @@ def train(
     )
   first_key = _first_key(key)
   spend = _spend(chosen, table, first_key, ledger, budget_epsilon, output)
-  folder = None
+  folder_of = contextlib.nullcontext()
   if output is not None:
-    if spend and overwrite:
-      spend(dry_run=True)  # before the run that was there is gone
-    folder = folders.prepare(output, overwrite=overwrite)
+    folder_of = folders.opened(output, overwrite=overwrite)
+  with folder_of as folder:
+    learned, test = table, None
+    if test_fraction is None:
+      learned, test = hold_out_last(table, seed=split_seed)
+    elif test_fraction > 0:
+      learned, test = random_split(table, test_fraction, seed=split_seed)
+    mesh = device_mesh(devices)
+    data = training_data(learned, mesh=mesh)
+    test_rows = None if test is None else training_data(test, mesh=mesh).by_user
+    lists = certificates.id_lists(table, made.guarantee)
+    facts = {
+      'dataset': table.name,
+      'num_items': table.num_items,
+      **(_LAST if test_fraction is None else {'test_fraction': test_fraction}),
+      'split_seed': split_seed,
+      'devices': 1 if mesh is None else mesh.size,
+      **({'max_count': int(table.scale[1])} if table.clicks else {}),
+      **({} if threshold is None else {'threshold': str(threshold)}),
+    }
+    further = _further(public or {}, {*facts, 'num_users'}, chosen)
+    # A hash of the file that features are from says more than one of an array.
+    facts |= {**_stated_features(user_features), **further}
+    if lists['users'] != wording.SECRET_COUNTED:
+      facts['num_users'] = table.num_users
+    identity = {
+      **facts,
+      'system': chosen.name,
+      'config': repr(chosen.config or made.guarantee),
+      'key': _identity_of(first_key, key),
+      'ratings': folders.digest(learned),
+      'epsilons': _digest(learned.epsilon),
+      'features': _digest(user_features),
+    }
 
-  learned, test = table, None
-  if test_fraction is None:
-    learned, test = hold_out_last(table, seed=split_seed)
-  elif test_fraction > 0:
-    learned, test = random_split(table, test_fraction, seed=split_seed)
-  mesh = device_mesh(devices)
-  data = training_data(learned, mesh=mesh)
-  test_rows = None if test is None else training_data(test, mesh=mesh).by_user
-  lists = certificates.id_lists(table, made.guarantee)
-  facts = {
-    'dataset': table.name,
-    'num_items': table.num_items,
-    **(_LAST if test_fraction is None else {'test_fraction': test_fraction}),
-    'split_seed': split_seed,
-    'devices': 1 if mesh is None else mesh.size,
-    **({'max_count': int(table.scale[1])} if table.clicks else {}),
-    **({} if threshold is None else {'threshold': str(threshold)}),
-  }
-  further = _further(public or {}, {*facts, 'num_users'}, chosen)
-  # A hash of the file that features are from says more than one of an array.
-  facts |= {**_stated_features(user_features), **further}
-  if lists['users'] != wording.SECRET_COUNTED:
-    facts['num_users'] = table.num_users
-  identity = {
-    **facts,
-    'system': chosen.name,
-    'config': repr(chosen.config or made.guarantee),
-    'key': _identity_of(first_key, key),
-    'ratings': folders.digest(learned),
-    'epsilons': _digest(learned.epsilon),
-    'features': _digest(user_features),
-  }
-
-  recorder = recording.Recorder(
-    made, data, test_rows, table.scale, task=chosen.task
-  )
-  first_key, run_id = _fitted(
-    chosen,
-    data,
-    recorder,
-    first_key,
-    folder=folder,
-    identity=identity,
-    spend=spend,
-    report_every=report_every or max(1, -(-made.steps // 25)),
-    checkpoint_seconds=checkpoint_seconds,
-    progress=progress,
-  )
-
-  own = made.personal
-  certificate = certificates.certificate(
-    made.guarantee,
-    system=chosen.name,
-    config=chosen.config,
-    delta=chosen.delta,
-    randomness=keys.stated(first_key),
-    features=chosen.features,
-    run=run_id,
-    parameters=facts,
-    lists=lists,
-    personal=own and own.statement(asked),
-  )
-  report = measuring.facts(chosen, recorder, learned, test)
-  if chosen.task == 'rating':
-    report |= measuring.accuracy(
-      recorder, data.by_user, test_rows, learned, test
+    recorder = recording.Recorder(
+      made, data, test_rows, table.scale, task=chosen.task
     )
-  report |= {
-    'status': certificate['status'],
-    'epsilon': certificate['epsilon'],
-    'delta': certificate['delta'],
-    'seed': int(key) if isinstance(key, int | np.integer) else None,
-  }
-  if test is not None and (ranking_k or chosen.task == 'ranking'):
-    if ranking_threshold is None and chosen.task == 'ranking':
-      ranking_threshold = popular.relevant_from(table)
-    report['ranking'] = measuring.lists(
-      recorder, certificate, learned, test, data, ranking_k, ranking_threshold
+    first_key, run_id = _fitted(
+      chosen,
+      data,
+      recorder,
+      first_key,
+      folder=folder,
+      overwrite=overwrite,
+      identity=identity,
+      spend=spend,
+      report_every=report_every or max(1, -(-made.steps // 25)),
+      checkpoint_seconds=checkpoint_seconds,
+      progress=progress,
     )
-  report['seconds'] = round(time.monotonic() - began, 3)
-  run = Run(
-    whole=recorder.model,
-    guarantee=made.guarantee,
-    certificate=certificate,
-    metrics=report,
-    train=learned,
-    folder=folder,
-  )
-  if folder is not None:
-    run.write(folder)
-  return run
+
+    own = made.personal
+    certificate = certificates.certificate(
+      made.guarantee,
+      system=chosen.name,
+      config=chosen.config,
+      delta=chosen.delta,
+      randomness=keys.stated(first_key),
+      features=chosen.features,
+      run=run_id,
+      parameters=facts,
+      lists=lists,
+      personal=own and own.statement(asked),
+    )
+    report = measuring.facts(chosen, recorder, learned, test)
+    if chosen.task == 'rating':
+      report |= measuring.accuracy(
+        recorder, data.by_user, test_rows, learned, test
+      )
+    report |= {
+      'status': certificate['status'],
+      'epsilon': certificate['epsilon'],
+      'delta': certificate['delta'],
+      'seed': int(key) if isinstance(key, int | np.integer) else None,
+    }
+    if test is not None and (ranking_k or chosen.task == 'ranking'):
+      if ranking_threshold is None and chosen.task == 'ranking':
+        ranking_threshold = popular.relevant_from(table)
+      report['ranking'] = measuring.lists(
+        recorder, certificate, learned, test, data, ranking_k, ranking_threshold
+      )
+    report['seconds'] = round(time.monotonic() - began, 3)
+    run = Run(
+      whole=recorder.model,
+      guarantee=made.guarantee,
+      certificate=certificate,
+      metrics=report,
+      train=learned,
+      folder=folder,
+    )
+    if folder is not None:
+      run.write(folder)
+    return run
 
 
 def _fitted(
@@ -280,6 +281,7 @@ def _fitted(
   key: jax.Array,
   *,
   folder: Path | None,
+  overwrite: bool,
   identity: dict[str, Any],
   spend: Callable[..., Any] | None,
   report_every: int,
@@ -290,15 +292,27 @@ def _fitted(
 
   Both are those of the interrupted run in `folder`, if there is one.
   """
-  made, run_id = chosen.system, folders.run_id(folder)
+  made, run_id = chosen.system, folders.run_id(None)
   start, callbacks = None, []
   if folder is not None:
-    key, start = folders.restore(folder, made, data, key, identity)
+    key, start = folders.restore(
+      folder, made, data, key, identity, overwrite=overwrite
+    )
     if start and progress:
       print(f'going on from step {start[0]} of {made.steps}')
+    if overwrite and not start:
+      if spend:
+        spend(dry_run=True)  # before the run that was there is gone
+      folders.clear(folder)
+    run_id = folders.run_id(folder)
     callbacks.append(
       folders.checkpointer(
-        folder, key, identity, run=run_id, seconds=checkpoint_seconds
+        folder,
+        key,
+        identity,
+        run=run_id,
+        steps=made.steps,
+        seconds=checkpoint_seconds,
       )
     )
   if start is None:
