@@ -36,9 +36,12 @@ The certificate of a run, checked and in words:
 
   dpmf account --certificate=runs/first --html=first.html
 
-What all runs in a ledger cost together, and when that holds:
+What all runs in a ledger cost together, when that holds, what is left, and all
+its rows; another budget, which is put down; and what an earlier version wrote:
 
-  dpmf account --ledger=ml-100k.ledger
+  dpmf account --ledger=ml-100k.db --format=html > ledger.html
+  dpmf account --ledger=ml-100k.db --set_budget=5 --reason='second study'
+  dpmf account --import_ledger=ml-100k.ledger --ledger=ml-100k.db
 
 Any system of dpmf train, with its settings; those that are not given are as
 in training:
@@ -105,8 +108,31 @@ _MARKDOWN = flags.DEFINE_string(
   'markdown', None, 'File for the certificate as Markdown.'
 )
 _LEDGER = flags.DEFINE_string(
-  'ledger', None, 'File of dpmf train --ledger, whose total is to be shown.'
+  'ledger', None, 'That of dpmf train --ledger, which is to be shown.'
 )
+_FORMAT = flags.DEFINE_enum(
+  'format', 'text', ['text', 'json', 'html'], 'What --ledger is shown as.'
+)
+_HEAD = flags.DEFINE_string(
+  'head',
+  None,
+  'Hash of a row that --ledger must have: a head that was noted, to see that '
+  'nothing was cut off since.',
+)
+_SET_BUDGET = flags.DEFINE_string(
+  'set_budget',
+  None,
+  'Another budget for --ledger from now on, or unlimited. One that is raised '
+  'does not hold for runs that are chosen after seeing earlier ones.',
+)
+_REASON = flags.DEFINE_string('reason', None, 'Why --set_budget; it is kept.')
+_IMPORT_LEDGER = flags.DEFINE_string(
+  'import_ledger',
+  None,
+  'Ledger of an earlier version, a file of lines, to be made the new --ledger. '
+  'It is renamed to *.imported; no run may be using it.',
+)
+_OF_LEDGERS = _HEAD, _SET_BUDGET, _REASON, _IMPORT_LEDGER
 _SIGMA = flags.DEFINE_float(
   'sigma',
   None,
@@ -152,7 +178,10 @@ GROUPS = {
     'variant', 'scale', 'epsilon', 'delta', 'relation', 'steps',
     'noise_multiplier', 'sigma', *_names(_OF_PLAIN),
   ),
-  'a run or a ledger instead': ('certificate', 'ledger'),
+  'a run or a ledger instead': (
+    'certificate', 'ledger', 'format', 'head', 'set_budget', 'reason',
+    'import_ledger',
+  ),
   'output': ('table', 'csv', 'plot', 'plot_by', 'html', 'markdown'),
 }  # fmt: skip
 ONLY = {'sigma': ('gaussian_mf',)} | {
@@ -237,6 +266,7 @@ def main(_: Sequence[str]) -> None:
     return show_certificate()
   if _LEDGER.value is not None:
     return show_ledger()
+  _refuse('an account; it needs --ledger', *_OF_LEDGERS)
   _refuse('an account; it needs --certificate', _HTML, _MARKDOWN)
   system, table = _given(_SYSTEM), _TABLE.value
   plain = system in _PLAIN
@@ -390,12 +420,22 @@ def show_certificate() -> None:
 
 
 def show_ledger() -> None:
-  """Prints what all the runs in a ledger cost together."""
+  """Changes the ledger if that is asked for, and prints it."""
   _refuse('--ledger', _SYSTEM, _STEPS, _EPSILON, _TABLE, _CSV, _PLOT)
   _refuse('--ledger', _HTML, _MARKDOWN)
   from dpmf_jax.accounting import ledger
+  from dpmf_jax.commands import ledgers
 
-  print(json.dumps(ledger.statement(_LEDGER.value or ''), allow_nan=False))
+  where, budget = _given(_LEDGER), ledgers.budget(_SET_BUDGET)
+  if _IMPORT_LEDGER.value is not None:
+    _refuse('--import_ledger', _SET_BUDGET, _REASON, _HEAD)
+    ledger.import_lines(_IMPORT_LEDGER.value, where)
+  elif budget is not None:
+    ledger.set_budget(where, budget, reason=_given(_REASON))
+  else:
+    _refuse('--ledger; it needs --set_budget', _REASON)
+  report = ledger.report(where, head=_HEAD.value)
+  print(ledgers.FORMATS[_FORMAT.value](report))
 
 
 def _numbers(
