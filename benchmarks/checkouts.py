@@ -56,6 +56,7 @@ _DATA_DIR = flags.DEFINE_string(
 RENAMED = {
   'benchmarks.federated.trial': 'launch.federated.trial',
   '--attendance': '--users',
+  '--gradient_sign': '--sign',
 }
 # What is meant to differ: {pattern of where: why}, as in 'run/ids.json *' or
 # 'ran.json [[]0].stdout*', where [[] stands for a bracket.

@@ -36,6 +36,13 @@ The certificate of a run, checked and in words:
 
   dpmf account --certificate=runs/first --html=first.html
 
+Signed, so that others can tell whose it is, and checked:
+
+  openssl genpkey -algorithm ed25519 -out key.pem
+  openssl pkey -in key.pem -pubout -out public.pem
+  dpmf account --certificate=runs/first --sign=key.pem
+  dpmf account --certificate=runs/first --verify=public.pem
+
 What all runs in a ledger cost together, when that holds, what is left, and all
 its rows; another budget, which is put down; and what an earlier version wrote:
 
@@ -59,6 +66,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from absl import flags
@@ -102,6 +110,12 @@ _PLOT_BY = flags.DEFINE_enum(
 )
 _CERTIFICATE = flags.DEFINE_string(
   'certificate', None, 'Folder of a run, whose certificate is to be shown.'
+)
+_SIGN = flags.DEFINE_string(
+  'sign', None, 'Ed25519 key (PEM) to sign that certificate with.'
+)
+_VERIFY = flags.DEFINE_string(
+  'verify', None, 'Public key (PEM) that its signature must be of.'
 )
 _HTML = flags.DEFINE_string('html', None, 'File for the certificate as HTML.')
 _MARKDOWN = flags.DEFINE_string(
@@ -179,8 +193,8 @@ GROUPS = {
     'noise_multiplier', 'sigma', *_names(_OF_PLAIN),
   ),
   'a run or a ledger instead': (
-    'certificate', 'ledger', 'format', 'head', 'set_budget', 'reason',
-    'import_ledger',
+    'certificate', 'sign', 'verify', 'ledger', 'format', 'head', 'set_budget',
+    'reason', 'import_ledger',
   ),
   'output': ('table', 'csv', 'plot', 'plot_by', 'html', 'markdown'),
 }  # fmt: skip
@@ -267,7 +281,9 @@ def main(_: Sequence[str]) -> None:
   if _LEDGER.value is not None:
     return show_ledger()
   _refuse('an account; it needs --ledger', *_OF_LEDGERS)
-  _refuse('an account; it needs --certificate', _HTML, _MARKDOWN)
+  _refuse(
+    'an account; it needs --certificate', _HTML, _MARKDOWN, _SIGN, _VERIFY
+  )
   system, table = _given(_SYSTEM), _TABLE.value
   plain = system in _PLAIN
   if plain:
@@ -410,6 +426,7 @@ def show_certificate() -> None:
   from dpmf_jax.certificates import rendering
 
   document = certificates.read(_CERTIFICATE.value or '')
+  _sign_or_verify(Path(_CERTIFICATE.value or ''))
   for flag, render in (
     (_HTML, rendering.html),
     (_MARKDOWN, rendering.markdown),
@@ -419,10 +436,23 @@ def show_certificate() -> None:
   print(rendering.text(document))
 
 
+def _sign_or_verify(folder: Path) -> None:
+  """What --sign and --verify ask for, of the certificate in a run's folder."""
+  from dpmf_jax.certificates import signatures
+
+  if (_SIGN.value or _VERIFY.value) and not folder.is_dir():
+    raise ValueError(f'--certificate={folder} must be a folder, to be signed')
+  if _SIGN.value:
+    print('signed: ', signatures.sign(folder, _SIGN.value), '\n', sep='')
+  if _VERIFY.value:
+    signatures.verify(folder, _VERIFY.value)
+    print(f'the signature is of {_VERIFY.value}\n')
+
+
 def show_ledger() -> None:
   """Changes the ledger if that is asked for, and prints it."""
   _refuse('--ledger', _SYSTEM, _STEPS, _EPSILON, _TABLE, _CSV, _PLOT)
-  _refuse('--ledger', _HTML, _MARKDOWN)
+  _refuse('--ledger', _HTML, _MARKDOWN, _SIGN, _VERIFY)
   from dpmf_jax.accounting import ledger
   from dpmf_jax.commands import ledgers
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from dpmf_jax.kernels.slices import take
 from dpmf_jax.ratings.table import Ratings
-from dpmf_jax.serving.models import Model, seen_matrix
+from dpmf_jax.serving.models import Model, list_factors, listing, seen_matrix
 from dpmf_jax.serving.scoring import block_size, dense_rows
 from dpmf_jax.types import Release
 
@@ -65,7 +65,9 @@ def ranking_metrics(
   'auc' the mean share of irrelevant items that score less, ties half.
 
   Args:
-    model: both sides' factors, in the order of `train`'s and `test`'s ids.
+    model: both sides' factors, in the order of `train`'s and `test`'s ids. What
+      is ranked are lists: where few people rated an item, predictions are
+      shrunk as in `serving.models.recommend`.
     train: its items are left out of a user's list.
     test: held-out ratings; of a pair that is in `train`, too, there is nothing
       to recommend, and it is left out.
@@ -133,7 +135,7 @@ def popularity(train: Ratings) -> np.ndarray:
 def _factors(
   model: Release | Model, train: Ratings, test: Ratings
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Both sides' factors, checked against the ratings."""
+  """Both sides' factors for lists, checked against the ratings."""
   if isinstance(model, Model):
     user, item = model.user_factors, model.item_factors
   else:
@@ -149,7 +151,11 @@ def _factors(
         f'model, train and test must have the same {name}s: there are '
         f'{len(side)}, {len(lists[0])} and {len(lists[1])}'
       )
-  return np.asarray(user, np.float32), np.asarray(item, np.float32)
+  user, item = np.asarray(user, np.float32), np.asarray(item, np.float32)
+  number = None if model.number is None else np.asarray(model.number)
+  how = listing(number, train.scale)
+  user, item, _ = list_factors(user, item, float(model.offset), how)
+  return user, item
 
 
 def _above_and_tied(rows: jax.Array, score: jax.Array):

@@ -102,12 +102,6 @@ class RankingMFConfig:
       )
     plan(self)  # raises for an epsilon that no noise gives
 
-  @property
-  def slope(self) -> float:
-    """By how much more an interaction counts for each unit of its rating."""
-    width = self.liked_from * (self.scale[1] - self.scale[0])
-    return (1 - self.least_weight) / width
-
 
 def resolved(
   config: RankingMFConfig, num_users: int, num_items: int

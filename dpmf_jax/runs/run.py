@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import html
 import io
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dpmf_jax import files
 from dpmf_jax.certificates import wording
@@ -48,7 +51,7 @@ class Run:
     """What may leave the curator."""
     return released(self.whole, self.guarantee.released)
 
-  @property
+  @functools.cached_property
   def model(self) -> models.Model:
     """The model with original ids, to recommend from."""
     return models.model_from_release(
@@ -59,10 +62,17 @@ class Run:
     )
 
   def recommend(
-    self, users: Any = None, k: int = 10, *, filter_seen: bool = True
+    self,
+    users: Any = None,
+    k: int = 10,
+    *,
+    filter_seen: bool = True,
+    why: int = 0,
   ) -> list[models.Recommendation]:
     """The k best items for each user; see `serving.models.recommend`."""
-    return models.recommend(self.model, users, k, filter_seen=filter_seen)
+    return models.recommend(
+      self.model, users, k, filter_seen=filter_seen, why=why
+    )
 
   def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
     """The folder with this run in it, as `dpmf train --output` writes it."""
@@ -71,12 +81,14 @@ class Run:
         f'folder={folder} holds an interrupted run; choose another folder, or '
         'pass overwrite=True to drop it'
       )
-    path = folders.prepare(folder, overwrite=overwrite)
-    self.write(path)
+    with folders.opened(folder, overwrite=overwrite) as path:
+      if overwrite:
+        folders.clear(path)
+      self.write(path)
     return path
 
   def write(self, folder: Path) -> None:
-    """Writes everything into a folder that `folders.prepare` has made."""
+    """Writes everything into a folder that `folders.opened` has made."""
     folders.write_model(folder, self.whole, self.guarantee, self.train)
     files.write_json(folder / 'metrics.json', self.metrics, mode=0o600)
     if self.metrics['task'] == 'rating':
@@ -130,7 +142,13 @@ class Run:
     lines += [f'  {name} {value:.4f}  {label}' for value, label in figures]
     if 'ranking' in self.metrics:
       lines += ['', ranking.text(self.metrics['ranking'])]
+    lines += self._notes()
     return '\n'.join([*lines, '', wording.summary(self.certificate)])
+
+  def _notes(self) -> list[str]:
+    item = self.whole.factors.item
+    one = item is not None and models.one_order(np.asarray(item))
+    return ['', f'note: {models.ONE_ORDER}'] if one else []
 
   def _repr_html_(self) -> str:
     """The same for a notebook, with the learning curve."""
@@ -163,4 +181,5 @@ class Run:
       )
     if 'ranking' in self.metrics:
       parts.append(f'<pre>{mark(ranking.text(self.metrics["ranking"]))}</pre>')
+    parts += [f'<p>{mark(note)}</p>' for note in self._notes() if note]
     return ''.join(parts)

@@ -20,8 +20,8 @@ import numpy as np
 
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.ratings.given import ratings_of
-from dpmf_jax.ratings.ids import places
-from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.ratings.ids import factorize, places
+from dpmf_jax.ratings.table import Ratings, with_public_ids
 from dpmf_jax.rows import SLICES, SLOTS, put_rows, rows
 from dpmf_jax.serving.models import Model, check_model, seen_matrix
 from dpmf_jax.types import Factors, Fit, Release, Sum
@@ -40,18 +40,8 @@ def user_factors(
   fit: Fit | Sum,
 ) -> np.ndarray:
   """[num_users, D] float32, many at a time; ratings are (user, item, value)."""
-  length, width = item_factors.shape
-  shapes = {'prior': (width,), 'ridge': (width,), 'weight': (length,)}
-  for name, given in fit._asdict().items():
-    if np.shape(given) != shapes.get(name, np.shape(given)):
-      raise ValueError(
-        f'{name} of the fit has shape {np.shape(given)}, items have '
-        f'{width} columns'
-      )
-  if not np.isfinite(item_factors).all():
-    raise ValueError('the items have factors that are not finite')
-  if isinstance(fit, Fit) and not (np.asarray(fit.ridge) > 0).all():
-    raise ValueError(f'ridge={fit.ridge} must be positive')
+  width = item_factors.shape[1]
+  _check_fit(item_factors, fit)
   items = jax.tree.map(
     lambda x: jnp.asarray(x, jnp.float32),
     Release(Factors(None, item_factors), np.float32(offset), fit),
@@ -99,24 +89,15 @@ def fold_in(
     model: its item factors must be released.
     ratings: of users who need not be in the model, with its items' ids:
       {user: {item: rating}}, or what `ratings.given.ratings_of` takes, such as
-      `Ratings`, a DataFrame or a path.
+      `Ratings`, a DataFrame or a path. {user: {}} is somebody of whom nothing
+      is known, who gets what the fit starts from: means, or popularity.
     fit: priors and ridges, or weights; the model's by default.
 
   Privacy: see the module. The result is for the eyes of these users.
   """
-  check_model(model)
-  if not model.items_released:
-    raise ValueError(
-      'new users cannot be folded into this model: its system releases no item '
-      'factors, and those in private/ are not covered by any guarantee'
-    )
-  fit = fit or model.fit
-  if fit is None:
-    raise ValueError(
-      'new users cannot be folded into this model: how its users are fitted '
-      'to the items is not known (neither user factors nor how to fit them are '
-      'released)'
-    )
+  fit = fit_of_new_users(model, fit)
+  if isinstance(ratings, Mapping) and {} in ratings.values():
+    return _with_newcomers(model, ratings, fit)
   if not isinstance(ratings, Ratings):
     ratings = ratings_of(ratings, scale=model.scale)
   low, high = map(np.float32, model.scale)  # as ratings are
@@ -154,10 +135,70 @@ def fold_in(
       fit=fit,
     ),
     user_ids=ratings.user_ids,
-    seen=seen_matrix(user, item, (ratings.num_users, len(model.item_ids))),
+    seen=seen_matrix(
+      user, item, (ratings.num_users, len(model.item_ids)), value
+    ),
     covered=True,
     fit=fit,
   )
+
+
+def fit_of_new_users(model: Model, fit: Fit | Sum | None = None) -> Fit | Sum:
+  """`fit`, or the model's own; ValueError where new users cannot be fitted."""
+  check_model(model)
+  if not model.items_released:
+    raise ValueError(
+      'new users cannot be folded into this model: its system releases no item '
+      'factors, and those in private/ are not covered by any guarantee'
+    )
+  fit = fit or model.fit
+  if fit is None:
+    raise ValueError(
+      'new users cannot be folded into this model: how its users are fitted '
+      'to the items is not known (neither user factors nor how to fit them are '
+      'released)'
+    )
+  _check_fit(model.item_factors, fit)
+  return fit
+
+
+def _check_fit(item_factors: np.ndarray, fit: Fit | Sum) -> None:
+  """Returns nothing; ValueError where nobody can be fitted to the items."""
+  length, width = item_factors.shape
+  shapes = {'prior': (width,), 'ridge': (width,), 'weight': (length,)}
+  for name, given in fit._asdict().items():
+    if np.shape(given) != shapes.get(name, np.shape(given)):
+      raise ValueError(
+        f'{name} of the fit has shape {np.shape(given)}, items have '
+        f'{width} columns'
+      )
+    # A ridge may be infinite.
+    if name in ('prior', 'weight') and not np.isfinite(given).all():
+      raise ValueError(f'{name} of the fit has numbers that are not finite')
+  if not np.isfinite(item_factors).all():
+    raise ValueError('the items have factors that are not finite')
+  if isinstance(fit, Fit) and not (np.asarray(fit.ridge) > 0).all():
+    raise ValueError(f'ridge={fit.ridge} must be positive')
+
+
+def _with_newcomers(
+  model: Model, given: Mapping[Any, Mapping[Any, float]], fit: Fit | Sum
+) -> Model:
+  """The model with the users of `given`, some of whom have no ratings."""
+  users, _ = factorize(np.array([*given], object), 'user', 'user {}'.format)
+  size = (len(users), len(model.item_ids))
+  found = model._replace(
+    user_factors=np.tile(np.float32(fit.prior), (len(users), 1)),
+    user_ids=users,
+    seen=seen_matrix([], [], size, np.zeros(0, np.float32)),
+    covered=True,
+    fit=fit,
+  )
+  rated = {user: own for user, own in given.items() if own}
+  if not rated:
+    return found
+  ratings = ratings_of(rated, scale=model.scale)
+  return fold_in(model, with_public_ids(ratings, users=users), fit=fit)
 
 
 def _power_of_two(least: int) -> int:
