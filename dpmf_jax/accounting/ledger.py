@@ -8,10 +8,11 @@
   import_lines(path, where)   what an earlier version wrote
 
 `where` is the path of a SQLite file, or postgresql://user@host/database for
-people on several hosts. There is one ledger in a file or database. It only ever
-grows, and is the curator's own (a file has mode 0600): it names data sets and
-holds hashes of ratings. Passwords belong into ~/.pgpass or PGPASSWORD; where a
-URL has one, it is in no message.
+people on several hosts, for whom a file on a shared drive would not do. There
+is one ledger in a file or database. It only ever grows, and is the curator's
+own (a file has mode 0600): it names data sets and holds hashes of ratings.
+Passwords belong into ~/.pgpass or PGPASSWORD; where a URL has one, it is in no
+message.
 
 What holds whatever happens, since `spend` returns only after its row is on
 the disk, and noise is drawn only after `spend` has returned:

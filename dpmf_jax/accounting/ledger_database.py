@@ -17,9 +17,10 @@ import random
 import sqlite3
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
@@ -40,7 +41,7 @@ _TABLE = sa.Table(
 # What PostgreSQL says to those who were second: serialization_failure,
 # deadlock_detected, unique_violation, duplicate_table.
 _AGAIN = {'40001', '40P01', '23505', '42P07'}
-_PATIENCE = 3600  # seconds, for others that write to the same file
+_SECONDS = 5  # to wait for others in SQLite, which does not hear Ctrl-C then
 # Closing any descriptor of a file ends all locks of the process on it.
 _ONE_THREAD = threading.Lock()
 _OLD_FORMAT = b'{"schema": "dpmf_jax-ledger-'
@@ -120,8 +121,13 @@ def _transacted(
               connection.exec_driver_sql('SET LOCAL synchronous_commit TO on')
             return work(connection)
         except exc.DBAPIError as error:
-          if getattr(error.orig, 'sqlstate', None) not in _AGAIN:
+          if not _was_second(error.orig):
             raise
+        if attempt == 10:
+          warnings.warn(
+            f'{name_of(where)}: still waiting, as others write to it',
+            stacklevel=2,
+          )
         # At random, and the longer the more there are, or all meet again.
         time.sleep(random.uniform(0, 0.02 * 2 ** min(attempt, 6)))
   except exc.DBAPIError as error:
@@ -129,12 +135,18 @@ def _transacted(
   raise AssertionError('counting does not end')
 
 
+def _was_second(error: Any) -> bool:
+  """Whether somebody else was faster, so that it is to be tried again."""
+  busy = getattr(error, 'sqlite_errorcode', 0) & 0xFF == sqlite3.SQLITE_BUSY
+  return busy or getattr(error, 'sqlstate', None) in _AGAIN
+
+
 def _sqlite(path: Path, write: bool) -> sa.Engine:
   def connected() -> sqlite3.Connection:
     connection = sqlite3.connect(
       f'{path.absolute().as_uri()}?mode=rw',
       uri=True,
-      timeout=_PATIENCE,
+      timeout=_SECONDS,
       isolation_level=None,  # transactions begin as is said below
     )
     # FULL, and the folder too: else a power cut could undo a transaction.

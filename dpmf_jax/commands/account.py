@@ -125,7 +125,7 @@ _LEDGER = flags.DEFINE_string(
   'ledger', None, 'That of dpmf train --ledger, which is to be shown.'
 )
 _FORMAT = flags.DEFINE_enum(
-  'format', 'text', ['text', 'json', 'html'], 'What --ledger is shown as.'
+  'format', None, ['text', 'json', 'html'], 'What --ledger is shown as: text.'
 )
 _HEAD = flags.DEFINE_string(
   'head',
@@ -146,7 +146,7 @@ _IMPORT_LEDGER = flags.DEFINE_string(
   'Ledger of an earlier version, a file of lines, to be made the new --ledger. '
   'It is renamed to *.imported; no run may be using it.',
 )
-_OF_LEDGERS = _HEAD, _SET_BUDGET, _REASON, _IMPORT_LEDGER
+_OF_LEDGERS = _FORMAT, _HEAD, _SET_BUDGET, _REASON, _IMPORT_LEDGER
 _SIGMA = flags.DEFINE_float(
   'sigma',
   None,
@@ -419,7 +419,7 @@ def draw(path: str, system: str, answer: Answer) -> None:
 def show_certificate() -> None:
   """Checks the certificate of a run, prints it, and writes other formats."""
   _refuse('--certificate', _SYSTEM, _STEPS, _EPSILON, _TABLE, _CSV, _PLOT)
-  _refuse('--certificate', _LEDGER)
+  _refuse('--certificate', _LEDGER, *_OF_LEDGERS)
   if _DELTA.present:
     raise ValueError('--delta is not for --certificate: it has its own')
   from dpmf_jax import certificates, files
@@ -465,7 +465,7 @@ def show_ledger() -> None:
   else:
     _refuse('--ledger; it needs --set_budget', _REASON)
   report = ledger.report(where, head=_HEAD.value)
-  print(ledgers.FORMATS[_FORMAT.value](report))
+  print(ledgers.FORMATS[_FORMAT.value or 'text'](report))
 
 
 def _numbers(

@@ -98,8 +98,8 @@ def _facts(report: dict[str, Any]) -> dict[str, str]:
     f'{report["relation"]}',
     'budget': f'{_budget(report["budget_epsilon"])} at delta '
     f'{report["delta"]:g}',
-    'spent': f'epsilon {shown(report["counted_epsilon"])} in '
-    f'{report["releases"]} releases',
+    'releases': str(report['releases']),
+    'spent': f'epsilon {shown(report["counted_epsilon"])}',
     'left': what_fits(report['left_epsilon']),
     'holds': report['holds'],
     'total': f'epsilon {shown(report["epsilon"])}, {report["caveat"]}',

@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from urllib.parse import quote
 
@@ -545,6 +546,39 @@ def test_the_password_is_in_no_message(postgresql):
   for text in shown:
     assert 's3cr' not in text
   assert 'postgresql://test@/postgres' in shown[-1]
+
+
+def test_who_may_only_add_rows_can_spend_and_not_alter(postgresql):
+  ledger.spend(postgresql, RUN, **FACTS)
+  url = sa.make_url(postgresql)
+  schema = url.query['options'].split('=')[1]
+  sql(
+    postgresql,
+    "CREATE ROLE runner LOGIN PASSWORD 'r'",
+    f'GRANT USAGE ON SCHEMA {schema} TO runner',
+    'GRANT SELECT, INSERT ON dpmf_ledger TO runner',
+  )
+  runner = url.set(username='runner', password='r')
+  runner = runner.render_as_string(hide_password=False)
+  ledger.spend(runner, RUN, **FACTS)
+  assert len(ledger.entries(runner)) == 2
+  for words in ('DELETE FROM dpmf_ledger', ALTERED):
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+      sql(runner, words)
+
+
+def test_whoever_waits_is_told(path, monkeypatch):
+  ledger.spend(path, RUN, **FACTS)
+  monkeypatch.setattr(ledger_database, '_SECONDS', 0)
+  held = sqlite3.connect(path, isolation_level=None)
+  held.execute('BEGIN IMMEDIATE')
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    with pytest.raises(UserWarning, match='still waiting, as others write'):
+      ledger.spend(path, RUN, **FACTS)
+  held.close()
+  ledger.spend(path, RUN, **FACTS)
+  assert len(ledger.entries(path)) == 2
 
 
 def test_without_the_driver_it_says_what_to_install(monkeypatch):

@@ -424,7 +424,8 @@ def test_a_ledger_as_text_and_as_a_page(tmp_path):
     f'ledger     {path}\n',
     'data set   mine, unit rating, relation replace\n',
     'budget     epsilon 3 at delta 1e-06\n',
-    f'spent      epsilon {ledger.shown(stated["counted_epsilon"])} in 2 rele',
+    'releases   2\n',
+    f'spent      epsilon {ledger.shown(stated["counted_epsilon"])}\n',
     f'left       {ledger.what_fits(stated["left_epsilon"])}\n',
     'holds      if later runs are chosen after seeing earlier ones, what holds',
     f'last hash  {head}\n',
@@ -464,6 +465,7 @@ def test_a_ledger_is_imported(tmp_path):
   both = f'--import_ledger={old} --ledger={path}'
   refused(both, f'{old}, line 1: dataset is missing', system=None)
   refused(f'--import_ledger={old}', '--import_ledger is not for an account')
+  refused('--format=json', '--format is not for an account; it needs --ledger')
   assert not path.exists()
 
 
