@@ -57,6 +57,7 @@ from dpmf_jax.accounting.ledger_rows import (
   Change,
   Entry,
   Header,
+  Record,
   Row,
   book_of,
   checked_budget,
@@ -160,10 +161,9 @@ def spend(
       return (book, entry), rows_after(None, [begun, entry])
     book = _book(name, rows)
     _check_same(name, book, opened)
-    for old in book.entries:
+    for old in (book.header, *book.later):
       if old.id == entry_id:
-        _check_again(name, old, event, digest)
-        return (book, old), []
+        return (book, _paid(name, old, event, digest)), []
     if budget_epsilon is not None and opened.budget_epsilon != book.budget:
       raise ValueError(
         f'{name} has budget_epsilon={book.budget!r}, this run has '
@@ -422,15 +422,17 @@ def _check_same(name: str, book: Book, run: Header) -> None:
       )
 
 
-def _check_again(name: str, old: Entry, event: Event, digest: str) -> None:
-  """Raises ValueError where an id does not stand for the same release."""
-  if old.event != event:
-    raise ValueError(f'{name}: {old.id} is the id of {old.event!r}')
+def _paid(name: str, old: Record, event: Event, digest: str) -> Entry:
+  """The row with a run's id, if it stands for the same release."""
+  if not isinstance(old, Entry) or old.event != event:
+    what = old.event if isinstance(old, Entry) else type(old).__name__
+    raise ValueError(f'{name}: {old.id} is the id of {what!r}')
   if old.digest != digest:
     # The same noise on other ratings would show their difference.
     raise ValueError(
       f'{name}: {old.id} is the id of a release about other ratings'
     )
+  return old
 
 
 def _check_fits(name: str, book: Book, event: Event) -> None:

@@ -11,6 +11,7 @@ but one of those who would write the next row, and they decide again.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import random
@@ -142,22 +143,23 @@ def _was_second(error: Any) -> bool:
 
 
 def _sqlite(path: Path, write: bool) -> sa.Engine:
-  def connected() -> sqlite3.Connection:
-    connection = sqlite3.connect(
-      f'{path.absolute().as_uri()}?mode=rw',
-      uri=True,
-      timeout=_SECONDS,
-      isolation_level=None,  # transactions begin as is said below
-    )
+  connected = functools.partial(
+    sqlite3.connect,
+    f'{path.absolute().as_uri()}?mode=rw',
+    uri=True,
+    timeout=_SECONDS,
+    isolation_level=None,  # transactions begin as is said below
+  )
+
+  def begin(connection: sa.Connection) -> None:
     # FULL, and the folder too: else a power cut could undo a transaction.
-    connection.execute('PRAGMA synchronous = EXTRA')
-    return connection
+    connection.exec_driver_sql('PRAGMA synchronous = EXTRA')
+    connection.exec_driver_sql('BEGIN IMMEDIATE' if write else 'BEGIN')
 
   engine = sa.create_engine(
     'sqlite://', creator=connected, poolclass=sa.pool.NullPool
   )
-  begin = 'BEGIN IMMEDIATE' if write else 'BEGIN'
-  event.listen(engine, 'begin', lambda made: made.exec_driver_sql(begin))
+  event.listen(engine, 'begin', begin)
   return engine
 
 

@@ -135,6 +135,13 @@ def test_a_refused_first_run_leaves_nothing(where):
   assert ledger.header(where).budget_epsilon == 10
 
 
+def test_an_id_of_another_row_is_none_of_a_run(where):
+  ledger.spend(where, RUN, **FACTS)
+  taken = ledger.header(where).id
+  with pytest.raises(ValueError, match=f"{taken} is the id of 'Header'"):
+    ledger.spend(where, RUN, entry_id=taken, **FACTS)
+
+
 def test_transactions_are_serialisable_and_on_the_disk(where):
   ledger.spend(where, RUN, **FACTS)
   asked = lambda words: ledger_database._transacted(
