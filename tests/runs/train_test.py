@@ -283,8 +283,11 @@ def test_a_ranking_stands_beside_popularity(small_ratings, tmp_path):
   }  # fmt: skip
   for shown in (repr(run), run._repr_html_()):
     assert 'RMSE' not in shown
-    assert f'{found["ndcg@10"]:.4f}' in shown
-    assert f'{found["baselines"]["popularity"]["ndcg@10"]:.4f}' in shown
+    (line,) = (each for each in shown.splitlines() if '  NDCG@10  ' in each)
+    beside = [found, *found['baselines'].values()]
+    assert line.split()[1:] == [f'{each["ndcg@10"]:.4f}' for each in beside]
+    for said in ('items shown@10', 'lists differ@10', 'NDCG@10, tail ('):
+      assert shown.count(said) == 1
   run.save(tmp_path / 'run')
   assert not (tmp_path / 'run' / 'error_cdf.png').exists()
   served = dpmf_jax.load_model(tmp_path / 'run')
