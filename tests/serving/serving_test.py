@@ -523,10 +523,11 @@ def test_products_are_exact_whatever_rows_are_asked_for():
   most = np.abs(rows.astype(np.float64)) @ np.abs(item).max(axis=0)
   found = np.ldexp(whole @ items.T, exponent[:, None])
   assert (np.abs(found - want) <= 2.0**-21 * most[:, None]).all()
+  order = np.argsort(-found, axis=1, kind='stable')
+  longer, _ = scoring.top_products(rows, item, 100)
+  np.testing.assert_array_equal(longer, order[:, :100])
   every = scoring.top_products(rows, item, 12)
-  np.testing.assert_array_equal(
-    every[0], np.argsort(-found, axis=1, kind='stable')[:, :12]
-  )
+  np.testing.assert_array_equal(every[0], order[:, :12])
   for some in ([299], [7, 3, 250], range(100, 300)):
     few = scoring.top_products(rows[list(some)], item, 12)
     for one, all_of_them in zip(few, every, strict=True):
