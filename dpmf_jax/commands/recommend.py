@@ -5,7 +5,8 @@ To users the model was trained with:
   dpmf recommend --model=runs/first --users=1,2,3 --k=5
 
 to new users, by a file of their own ratings (lines of user,item,rating, with
-the item ids and the scale that the model was trained with):
+the item ids and the scale that the model was trained with) or, for models that
+make rankings, clicks (user,item):
 
   dpmf recommend --model=runs/first --ratings=new_users.csv --k=5
 
@@ -107,7 +108,7 @@ def _found(model) -> list[Any]:
   users = None
   if _RATINGS.value is not None:
     ratings = formats.read(
-      _RATINGS.value, scale=model.scale, **reading.options()
+      _RATINGS.value, **folding.read_with(model), **reading.options()
     )
     model = folding.fold_in(model, ratings)
   else:

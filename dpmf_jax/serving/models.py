@@ -51,13 +51,15 @@ class Model(NamedTuple):
   fit: Fit | Sum | None = None  # of new users; None where it is not known
   bias_columns: tuple[int, ...] = ()  # of factors, known to be biases
   number: np.ndarray | None = None  # [I] of ratings, about; None if not known
+  clicks: bool = False  # whether it was trained on these, and not on ratings
 
   def __repr__(self) -> str:
     low, high = self.scale
     rank = self.item_factors.shape[1]
+    what = 'clicks' if self.clicks else f'scale {low:g}..{high:g}'
     return (
       f'Model({len(self.user_ids)} users, {len(self.item_ids)} items, '
-      f'{rank} factors, scale {low:g}..{high:g})'
+      f'{rank} factors, {what})'
     )
 
 
@@ -97,6 +99,7 @@ def ids_json(ratings: Ratings) -> dict[str, Any]:
     'items': ratings.item_ids.tolist(),
     'titles': dict(ratings.titles),
     'scale': list(ratings.scale),
+    **({'clicks': True} if ratings.clicks else {}),
   }
 
 
@@ -149,6 +152,7 @@ def model_from_release(
     fit=fit,
     bias_columns=bias_columns,
     number=None if whole.number is None else np.asarray(whole.number),
+    clicks=train.clicks,
   )
 
 
@@ -231,6 +235,7 @@ def load_model(folder: str | Path) -> Model:
     fit=fit,
     bias_columns=bias_columns(certificate),
     number=released.get('number'),
+    clicks=ids.get('clicks', False),
   )
 
 
@@ -441,7 +446,7 @@ def predict(model: Model, users: Ids, items: Ids) -> Any:
 
 def _in_scale(model: Model, scores: np.ndarray) -> np.ndarray:
   """Scores as ratings can be; those of a ranking have no scale."""
-  if isinstance(model.fit, Sum):
+  if model.clicks or isinstance(model.fit, Sum):
     return scores
   low, high = map(np.float32, model.scale)
   return np.clip(scores, low, high)

@@ -188,7 +188,7 @@ def test_a_model_that_releases_users_only_says_so(
   [
     ('ids.json', b'{', 'ids.json, line 1'),
     ('ids.json', b'[]', 'ids.json is not a JSON object'),
-    ('ids.json', b'{}', r'lists \(0, 0\) users and items'),
+    ('ids.json', b'{"users": []}', r'lists \(0, 0\) users and items'),
     ('ids.json', b'{"items": 3}', 'ids.json: items is not a list'),
     ('ids.json', b'{"titles": 3}', 'ids.json: titles is not a dict'),
     ('ids.json', b'\xff', 'ids.json is not UTF-8 text'),
