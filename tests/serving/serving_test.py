@@ -629,6 +629,32 @@ def test_a_user_of_whom_nothing_is_known_gets_what_is_popular(model):
   assert [r.item for r in models.recommend(both, 'you')] == [30, 20]
 
 
+def test_a_ranking_is_blended_in_by_ids(model):
+  count = Sum(np.zeros(2, np.float32), np.ones(3), Counted(1.0, 0.4, 0.15))
+  ranking = model._replace(
+    user_factors=np.array([[0, 1], [2, 0], [1, 3]], np.float32),
+    item_factors=np.array([[3, 0], [2, 1], [1, -1]], np.float32),
+    user_ids=np.array(['bob', 'ann', 'cleo']),
+    fit=count,
+    offset=0.0,
+  )
+  found = models.recommend(model, 'ann', filter_seen=False, blend=ranking)
+  scores = np.array([6.0, 4, 2])  # of ann, who is second there
+  want = scores / scores.std() + 0.5 * np.array([1.0, 2, 0.5])
+  order = np.argsort(-want)
+  assert [r.item for r in found] == model.item_ids[order].tolist()
+  np.testing.assert_allclose([r.score for r in found], want[order], rtol=1e-5)
+  for other, words in (
+    (model, 'blend must be a model of a ranking'),
+    (ranking._replace(item_ids=np.array([1, 2, 3])), 'blend has other items'),
+    (ranking._replace(user_ids=np.array(['a', 'b', 'c'])), "user 'ann' is not"),
+  ):
+    with pytest.raises(ValueError, match=words):
+      models.recommend(model, 'ann', blend=other)
+  with pytest.raises(ValueError, match='without blend'):
+    models.recommend(model, 'ann', why=1, blend=ranking)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'settings', 'delta'),
