@@ -5,7 +5,8 @@ To users the model was trained with:
   dpmf recommend --model=runs/first --users=1,2,3 --k=5
 
 to new users, by a file of their own ratings (lines of user,item,rating, with
-the item ids and the scale that the model was trained with):
+the item ids and the scale that the model was trained with) or, for models that
+make rankings, clicks (user,item):
 
   dpmf recommend --model=runs/first --ratings=new_users.csv --k=5
 
@@ -107,7 +108,7 @@ def _found(model) -> list[Any]:
   users = None
   if _RATINGS.value is not None:
     ratings = formats.read(
-      _RATINGS.value, scale=model.scale, **reading.options()
+      _RATINGS.value, **folding.read_with(model), **reading.options()
     )
     model = folding.fold_in(model, ratings)
   else:
@@ -181,7 +182,7 @@ def main(argv) -> None:
   if not found:
     why = 'all items were seen'
     if _SIMILAR_TO.value:
-      why = 'the model has learned nothing of these items but how they do alone'
+      why = 'the model has learned no factors of these items'
     raise ValueError(f'there is nothing to recommend: {why}')
   if path is not None:
     writing.write_columns(_columns(found, bool(model.titles)), path)

@@ -9,6 +9,10 @@ and on a file of your own, with lines of user, item, rating:
   dpmf train --ratings=ratings.csv --scale=1,5 --epsilon=4 \\
     --output=runs/mine
 
+A file without ratings, with lines of user,item or a header such as
+user,item,plays, has clicks, and what is learned of it is which items come
+first.
+
 The folder gets model.safetensors (what the guarantee covers, and nothing
 else), certificate.json, ids.json, metrics.json, learning_curve.png,
 error_cdf.png and private/ (keep it secret). A run that was interrupted goes on
@@ -78,8 +82,8 @@ _TASK = flags.DEFINE_enum(
   'task',
   None,
   ['rating', 'ranking'],
-  'What --system=auto is to learn: ratings, the default, or which items come '
-  'first.',
+  'What --system=auto is to learn: ratings, the default where there are any, '
+  'or which items come first.',
 )
 _VARIANT = settings.define_variant()
 _DELTA = flags.DEFINE_float(
@@ -98,9 +102,16 @@ _DATASET = flags.DEFINE_string(
 _RATINGS = flags.DEFINE_string('ratings', None, 'A ratings file, instead.')
 _SCALE = flags.DEFINE_list(
   'scale',
-  ['1', '5'],
-  'Lowest and highest rating that --ratings can hold. A public fact: it is '
-  'never taken from the data.',
+  None,
+  'Lowest and highest rating that --ratings can hold, 1,5 by default. A public '
+  'fact: it is never taken from the data.',
+)
+_MAX_COUNT = flags.DEFINE_integer(
+  'max_count',
+  None,
+  '--ratings has counts, of clicks or plays, and so many of one count at most: '
+  'a public fact. 1, the default of a file without ratings, makes all '
+  'interactions alike.',
 )
 _TITLES = flags.DEFINE_string(
   'titles', None, 'A file with item titles for --ratings (movies.dat, u.item).'
@@ -139,8 +150,16 @@ _OVERWRITE = flags.DEFINE_bool(
 )
 _TEST_FRACTION = flags.DEFINE_float(
   'test_fraction',
-  0.2,
-  'Part of the ratings held out to measure accuracy; 0 trains on all.',
+  None,
+  'Part of the ratings held out to measure accuracy, 0.2 by default; 0 trains '
+  'on all.',
+)
+_SPLIT = flags.DEFINE_enum(
+  'split',
+  'random',
+  ['random', 'last'],
+  'What is held out: random ratings, or the last one of each user, by '
+  'timestamps, which nothing else looks at.',
 )
 _SEED = flags.DEFINE_integer(
   'seed',
@@ -149,7 +168,7 @@ _SEED = flags.DEFINE_integer(
   'Without it the key comes from the operating system.',
 )
 _SPLIT_SEED = flags.DEFINE_integer(
-  'split_seed', 0, 'Public seed of the held-out split.'
+  'split_seed', 0, 'Public seed of the held-out split, and of ties in time.'
 )
 _DEVICES = flags.DEFINE_integer(
   'devices', None, 'Devices to use; all by default, on a CPU one per core.'
@@ -196,9 +215,9 @@ _BUDGET_EPSILON = flags.DEFINE_string(
 # What --help shows together, and what not every system reads.
 GROUPS = {
   'data': (
-    'dataset', 'data_dir', 'ratings', 'scale', *reading.FLAGS, 'titles',
-    'item_ids', 'user_ids', 'num_users', 'user_features', 'attributes',
-    'test_fraction', 'split_seed',
+    'dataset', 'data_dir', 'ratings', 'scale', 'max_count', *reading.FLAGS,
+    'titles', 'item_ids', 'user_ids', 'num_users', 'user_features',
+    'attributes', 'split', 'test_fraction', 'split_seed',
   ),
   'privacy': (
     'epsilon', 'delta', 'unit', 'relation', 'variant', *specifications.FLAGS,
@@ -274,6 +293,7 @@ def _arguments() -> dict[str, Any]:
   features, hashed = _features(ratings)
   return given | {
     'ratings': ratings,
+    'scale': _scale(),
     'delta': _DELTA.value,
     'task': _TASK.value,
     'system': asked_for,
@@ -281,6 +301,7 @@ def _arguments() -> dict[str, Any]:
     'user_features': features,
     'threshold': specifications.threshold(),
     'asked': specifications.asked(),
+    'split': _SPLIT.value,
     'test_fraction': _TEST_FRACTION.value,
     'split_seed': _SPLIT_SEED.value,
     'ranking_k': _cutoffs(),
@@ -299,21 +320,32 @@ def _arguments() -> dict[str, Any]:
 
 def _load():
   """The ratings that the flags name."""
-  from dpmf_jax.ratings import catalog, formats
+  from dpmf_jax.ratings import catalog, formats, given
 
   dataset, path = _DATASET.value, _RATINGS.value
   if dataset is not None and path is None:
     reading.check_unused('--dataset')
+    if _MAX_COUNT.value is not None:
+      raise ValueError('--max_count is for --ratings=FILE, not for --dataset')
     return catalog.load(dataset, data_dir=_DATA_DIR.value)
   if path is None or dataset is not None:
     raise ValueError('pass one of --dataset=NAME and --ratings=FILE')
   titles = formats.read_titles(_TITLES.value) if _TITLES.value else None
-  return formats.read(
+  scale, most = _scale(), _MAX_COUNT.value
+  ratings = formats.read(
     path,
-    scale=cli.scale(_SCALE.value),
+    scale=scale or (given.SCALE if most is None else None),
+    max_count=most,
     titles=titles,
     **reading.options(),
   )
+  if scale is None:
+    given.check_default_scale(ratings)
+  return ratings
+
+
+def _scale() -> tuple[float, float] | None:
+  return None if _SCALE.value is None else cli.scale(_SCALE.value)
 
 
 def _ids(flag: flags.FlagHolder, role: str) -> Any:

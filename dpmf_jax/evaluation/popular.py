@@ -26,8 +26,10 @@ _RELEVANT = 2 / 3
 def relevant_from(ratings: Ratings) -> float | None:
   """The least rating that is relevant: the upper third of the scale.
 
-  None is any: where nobody gave such a rating, as where all are alike.
+  None is any: of clicks, and where nobody gave such a rating.
   """
+  if ratings.clicks:
+    return None
   low, high = ratings.scale
   liked = low + _RELEVANT * (high - low)
   return liked if (ratings.value >= liked).any() else None

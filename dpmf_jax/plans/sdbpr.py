@@ -47,4 +47,5 @@ SPEC = Spec(
     'none': (Case(sdcf.CASE, 'random'),),
   },
   traffic=sdcf.traffic,
+  task='ranking',
 )

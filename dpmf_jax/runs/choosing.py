@@ -28,10 +28,7 @@ class Chosen(NamedTuple):
   config: Any = None
   spec: Spec | None = None
   features: tuple[int, ...] = ()  # what the plan took besides the config
-
-  @property
-  def task(self) -> Task:
-    return self.spec.task if self.spec else 'rating'
+  task: Task = 'rating'
 
 
 def chosen(
@@ -46,6 +43,12 @@ def chosen(
   features: np.ndarray | None,
 ) -> Chosen:
   """What to run on these ratings."""
+  wanted = task or ('ranking' if ratings.clicks else 'rating')
+  if wanted == 'rating' and ratings.clicks:
+    raise ValueError(
+      f'task=rating is to predict ratings, and {ratings.name} has clicks: use '
+      'task=ranking, or leave it out'
+    )
   if isinstance(asked_for, System):
     if named := [name for name, value in given.items() if value is not None]:
       raise ValueError(
@@ -55,21 +58,18 @@ def chosen(
     stated = plans.as_stated(asked_for.guarantee)
     own = asked_for._replace(guarantee=stated)
     delta = selection.DELTA if delta is None else delta
-    return Chosen('own system', 'own', own, Plan(stated, own.steps), delta)
+    plan = Plan(stated, own.steps)
+    return Chosen('own system', 'own', own, plan, delta, task=wanted)
   name, more = asked_for, {}
   if name == 'auto':
     name, given, more = selection.automatic(
       given,
-      task=task or 'rating',
+      task=wanted,
       delta=delta,
       num_users=ratings.num_users,
       num_items=ratings.num_items,
     )
   spec = selection.spec_of(name)
-  if task not in (None, spec.task):
-    raise ValueError(
-      f'task={task} is not what system={name} is for, which is {spec.task}'
-    )
   if ratings.epsilon is not None and not spec.personalized:
     raise ValueError(
       f'{ratings.name} has an epsilon for each rating, which system={name} '
@@ -85,6 +85,16 @@ def chosen(
   name, variant, spec, config = selection.selected(
     name, given, variant=variant, delta=delta, scale=ratings.scale, **more
   )
+  learned = spec.task_of(config)
+  if learned == 'rating' and ratings.clicks:
+    raise ValueError(
+      f'system={name} predicts ratings, and {ratings.name} has clicks: use '
+      'system=auto or ranking_mf'
+    )
+  if task not in (None, learned):
+    raise ValueError(
+      f'task={task} is not what system={name} is for, which is {learned}'
+    )
   if spec.resolved:
     config = spec.resolved(config, ratings.num_users, ratings.num_items)
   if features is not None and not spec.takes_features:
@@ -100,6 +110,7 @@ def chosen(
     config,
     spec,
     ranks,
+    learned,
   )
 
 

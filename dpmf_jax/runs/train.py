@@ -22,7 +22,7 @@ from dpmf_jax.plans import selection
 from dpmf_jax.plans.spec import Task
 from dpmf_jax.ratings.given import ratings_of
 from dpmf_jax.ratings.specification import AskedEpsilons
-from dpmf_jax.ratings.splits import random_split
+from dpmf_jax.ratings.splits import hold_out_last, random_split
 from dpmf_jax.ratings.table import Ratings, with_public_ids
 from dpmf_jax.rows import Data, device_mesh, training_data
 from dpmf_jax.runs import choosing, folders, measuring, recording
@@ -31,6 +31,12 @@ from dpmf_jax.runs.run import Run
 from dpmf_jax.training import fit
 from dpmf_jax.types import System
 
+Split = Literal['random', 'last']
+# What a certificate says of the second.
+_LAST = {
+  'split': 'last: the latest of each user is held out to measure accuracy; '
+  'timestamps are used for that alone'
+}
 _READ = 'dpmf_jax.read and from_dataframe take it, and make Ratings for train'
 # Names that people try -> what there is.
 _ELSEWHERE = {
@@ -51,13 +57,15 @@ def train(
   variant: str | None = None,
   unit: str | None = None,
   scale: tuple[float, float] | None = None,
+  max_count: int | None = None,
   user_ids: Sequence[Any] | None = None,
   item_ids: Sequence[Any] | None = None,
   num_users: int | None = None,
   user_features: np.ndarray | None = None,
   threshold: Threshold | None = None,
   asked: AskedEpsilons | None = None,
-  test_fraction: float = 0.2,
+  split: Split = 'random',
+  test_fraction: float | None = None,
   split_seed: int = 0,
   ranking_k: Sequence[int] = (),
   ranking_threshold: float | None = None,
@@ -81,11 +89,13 @@ def train(
 
   Args:
     ratings: `Ratings`, a path, a pandas DataFrame with columns such as user,
-      item and rating, a sparse [U, I] matrix, or the name of a data set.
+      item and rating, a sparse [U, I] matrix, or the name of a data set. Files
+      and frames without a rating, and matrices of True, are clicks.
     epsilon: how much privacy loss is allowed; smaller is more private.
     delta: of the guarantee; 1e-6 by default.
-    task: what lists are judged by: 'rating' (the default) predicts ratings,
-      'ranking' says which items come first. A system by name has its own.
+    task: what lists are judged by: 'rating' predicts ratings, the default
+      where there are any; 'ranking' says which items come first. A system by
+      name has its own.
     system: 'auto' chooses one by public facts; or a name of
       `dpmf_jax.plans.NAMES`; or a `System` of your own, whose guarantee is
       then called stated, not proved.
@@ -94,6 +104,9 @@ def train(
       leaves the choice.
     scale: smallest and largest rating that can be given, a public fact; 1 to 5
       by default where the ratings do not say it.
+    max_count: says that what would be ratings are counts, of which so many
+      count at most, a public fact. 1, the default for clicks, makes all
+      interactions alike.
     user_ids, item_ids: every id that there is, rated or not, made without
       looking at the ratings. Without them that an id has a rating is not
       protected.
@@ -105,8 +118,11 @@ def train(
       noise is made for, or a rule for it that looks at `asked`.
     asked: personalised systems: the public distribution of epsilons that may
       be asked for. Those of the ratings are `ratings.epsilon`.
-    test_fraction: part of the ratings held out to measure accuracy.
-    split_seed: public seed of that split.
+    split: what is held out to measure accuracy: 'random' ratings, or the
+      'last' one of each user, by timestamps, which nothing else looks at.
+    test_fraction: part of the ratings held out at random; 0.2 by default, and
+      0 trains on all.
+    split_seed: public seed of that split, and of ties in timestamps.
     ranking_k: lengths of lists, for ranking metrics.
     ranking_threshold: the least rating that counts as relevant in them.
     key: None draws one from the operating system. A number is a seed, and a
@@ -131,12 +147,19 @@ def train(
   would cost too much.
   """
   began = time.monotonic()
+  test_fraction = _share(split, test_fraction)
   _check_evaluation(test_fraction, split_seed, ranking_k, ranking_threshold)
   if not isinstance(overwrite, bool):
     raise ValueError(f'overwrite={overwrite!r} must be True or False')
   _check_elsewhere(settings)
+  table = ratings_of(ratings, scale=scale, max_count=max_count)
+  if scale is not None and table.clicks:
+    raise ValueError(
+      f'scale={tuple(scale)} is for ratings, and {table.name} has clicks: '
+      'leave it out'
+    )
   table = with_public_ids(
-    ratings_of(ratings, scale=scale),
+    table,
     users=user_ids,
     items=item_ids,
     num_users=num_users,
@@ -158,7 +181,9 @@ def train(
     folder_of = folders.opened(output, overwrite=overwrite)
   with folder_of as folder:
     learned, test = table, None
-    if test_fraction > 0:
+    if test_fraction is None:
+      learned, test = hold_out_last(table, seed=split_seed)
+    elif test_fraction > 0:
       learned, test = random_split(table, test_fraction, seed=split_seed)
     mesh = device_mesh(devices)
     data = training_data(learned, mesh=mesh)
@@ -167,9 +192,10 @@ def train(
     facts = {
       'dataset': table.name,
       'num_items': table.num_items,
-      'test_fraction': test_fraction,
+      **(_LAST if test_fraction is None else {'test_fraction': test_fraction}),
       'split_seed': split_seed,
       'devices': 1 if mesh is None else mesh.size,
+      **({'max_count': int(table.scale[1])} if table.clicks else {}),
       **({} if threshold is None else {'threshold': str(threshold)}),
     }
     further = _further(public or {}, {*facts, 'num_users'}, chosen)
@@ -331,14 +357,28 @@ def _check_elsewhere(settings: Mapping[str, Any]) -> None:
     )
 
 
+def _share(split: str, fraction: float | None) -> float | None:
+  """The part of the ratings that is held out; None is the last of each user."""
+  if split not in ('random', 'last'):
+    raise ValueError(f"split={split!r} must be 'random' or 'last'")
+  if split == 'random':
+    return 0.2 if fraction is None else fraction
+  if fraction is not None:
+    raise ValueError(
+      f"test_fraction={fraction} is for split='random': 'last' holds out the "
+      'last of each user'
+    )
+  return None
+
+
 def _check_evaluation(
-  fraction: float,
+  fraction: float | None,
   seed: int,
   cutoffs: Sequence[int],
   threshold: float | None,
 ) -> None:
   real = isinstance(fraction, Real) and not isinstance(fraction, bool)
-  if not (real and 0 <= fraction < 1):
+  if fraction is not None and not (real and 0 <= fraction < 1):
     raise ValueError(f'test_fraction={fraction!r} must be in [0, 1)')
   if not (isinstance(seed, int | np.integer) and 0 <= seed < 2**64):
     raise ValueError(f'split_seed={seed!r} must be an integer in 0..2^64-1')

@@ -10,8 +10,9 @@ alone; it costs the others nothing beyond the release.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any
 
 import jax
@@ -75,7 +76,7 @@ def user_factors(
 
 def fold_in(
   model: Model,
-  ratings: Ratings | Mapping[Any, Mapping[Any, float]] | Any,
+  ratings: Ratings | Mapping[Any, Any] | Any,
   *,
   fit: Fit | Sum | None = None,
 ) -> Model:
@@ -91,15 +92,17 @@ def fold_in(
       {user: {item: rating}}, or what `ratings.given.ratings_of` takes, such as
       `Ratings`, a DataFrame or a path. {user: {}} is somebody of whom nothing
       is known, who gets what the fit starts from: means, or popularity.
+      Clicks, such as {user: [item, item]}, where it makes rankings.
     fit: priors and ridges, or weights; the model's by default.
 
   Privacy: see the module. The result is for the eyes of these users.
   """
   fit = fit_of_new_users(model, fit)
-  if isinstance(ratings, Mapping) and {} in ratings.values():
+  if isinstance(ratings, Mapping) and any(
+    isinstance(own, Sized) and not len(own) for own in ratings.values()
+  ):
     return _with_newcomers(model, ratings, fit)
-  if not isinstance(ratings, Ratings):
-    ratings = ratings_of(ratings, scale=model.scale)
+  ratings = _as_trained(model, ratings)
   low, high = map(np.float32, model.scale)  # as ratings are
   outside = (ratings.value < low) | (ratings.value > high)
   if outside.any():
@@ -182,7 +185,7 @@ def _check_fit(item_factors: np.ndarray, fit: Fit | Sum) -> None:
 
 
 def _with_newcomers(
-  model: Model, given: Mapping[Any, Mapping[Any, float]], fit: Fit | Sum
+  model: Model, given: Mapping[Any, Any], fit: Fit | Sum
 ) -> Model:
   """The model with the users of `given`, some of whom have no ratings."""
   users, _ = factorize(np.array([*given], object), 'user', 'user {}'.format)
@@ -197,8 +200,41 @@ def _with_newcomers(
   rated = {user: own for user, own in given.items() if own}
   if not rated:
     return found
-  ratings = ratings_of(rated, scale=model.scale)
+  ratings = _as_trained(model, rated)
   return fold_in(model, with_public_ids(ratings, users=users), fit=fit)
+
+
+def read_with(model: Model) -> dict[str, Any]:
+  """What a file of new users is read with: a scale, or a most of counts."""
+  if model.clicks:
+    return {'max_count': int(model.scale[1])}
+  return {'scale': model.scale}
+
+
+def _as_trained(model: Model, given: Any) -> Ratings:
+  """What new users give, as ratings or clicks that the model is for.
+
+  What a model of clicks is given are counts. A ranking that was trained on
+  ratings takes a click for the highest one, which counts 1.
+  """
+  if not isinstance(given, Ratings):
+    given = ratings_of(given, **read_with(model))
+  if model.clicks and not given.clicks:
+    raise ValueError(
+      f'{given.name} has ratings, and the model is of clicks: give (user, '
+      'item) pairs, or counts'
+    )
+  if model.clicks or not given.clicks:
+    return given
+  if not isinstance(model.fit, Sum):
+    raise ValueError(
+      f'{given.name} has clicks, and the model predicts ratings: give ratings '
+      f'in {model.scale[0]:g}..{model.scale[1]:g}'
+    )
+  highest = np.full(len(given), model.scale[1])
+  return dataclasses.replace(
+    given, value=highest, scale=model.scale, clicks=False, unique=True
+  )
 
 
 def _power_of_two(least: int) -> int:

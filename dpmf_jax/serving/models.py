@@ -8,6 +8,7 @@ it, without `private/`, is enough to fold new users in and to compare items.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,13 +51,15 @@ class Model(NamedTuple):
   fit: Fit | Sum | None = None  # of new users; None where it is not known
   bias_columns: tuple[int, ...] = ()  # of factors, known to be biases
   number: np.ndarray | None = None  # [I] of ratings, about; None if not known
+  clicks: bool = False  # whether it was trained on these, and not on ratings
 
   def __repr__(self) -> str:
     low, high = self.scale
     rank = self.item_factors.shape[1]
+    what = 'clicks' if self.clicks else f'scale {low:g}..{high:g}'
     return (
       f'Model({len(self.user_ids)} users, {len(self.item_ids)} items, '
-      f'{rank} factors, scale {low:g}..{high:g})'
+      f'{rank} factors, {what})'
     )
 
 
@@ -96,6 +99,7 @@ def ids_json(ratings: Ratings) -> dict[str, Any]:
     'items': ratings.item_ids.tolist(),
     'titles': dict(ratings.titles),
     'scale': list(ratings.scale),
+    **({'clicks': True} if ratings.clicks else {}),
   }
 
 
@@ -148,6 +152,7 @@ def model_from_release(
     fit=fit,
     bias_columns=bias_columns,
     number=None if whole.number is None else np.asarray(whole.number),
+    clicks=train.clicks,
   )
 
 
@@ -230,6 +235,7 @@ def load_model(folder: str | Path) -> Model:
     fit=fit,
     bias_columns=bias_columns(certificate),
     number=released.get('number'),
+    clicks=ids.get('clicks', False),
   )
 
 
@@ -440,7 +446,7 @@ def predict(model: Model, users: Ids, items: Ids) -> Any:
 
 def _in_scale(model: Model, scores: np.ndarray) -> np.ndarray:
   """Scores as ratings can be; those of a ranking have no scale."""
-  if isinstance(model.fit, Sum):
+  if model.clicks or isinstance(model.fit, Sum):
     return scores
   low, high = map(np.float32, model.scale)
   return np.clip(scores, low, high)
@@ -473,12 +479,11 @@ def recommend(
     raise ValueError(f'why={why!r} must be an integer of at least 0')
   index = _listable('user', model.user_ids, users)
   items, scores = top_items(model, index, k, filter_seen=filter_seen)
-  found = _listed(model, model.user_ids[index], items, scores)
-  if not why:
-    return [Recommendation(*row) for row in found]
-  reasons = _reasons(model, index, items, why)
-  rows = zip(found, reasons, strict=True)
-  return [Recommendation(*row, own) for row, own in rows]
+  reasons = repeat((), int((items >= 0).sum()))
+  if why:
+    reasons = _reasons(model, index, items, why)
+  found = _listed(model, model.user_ids[index], items, scores, reasons)
+  return list(map(Recommendation._make, found))
 
 
 def _reasons(
@@ -562,11 +567,14 @@ def similar_items(
   return list(map(Similar._make, found))
 
 
-def _listed(model: Model, labels, items: np.ndarray, scores: np.ndarray):
-  """(label, item id, score, rank, title) for every item that there is."""
+def _listed(
+  model: Model, labels, items: np.ndarray, scores: np.ndarray, *more
+) -> Iterator[tuple[Any, ...]]:
+  """(label, item id, score, rank, title, *more) for every item there is."""
   row, rank = np.nonzero(items >= 0)
   names = model.item_ids[items[row, rank]].tolist()
   titles = map(model.titles.get, map(str, names))
   ranks = (rank + 1).tolist()
   found = scores[row, rank].astype(float).tolist()
-  return zip(labels[row].tolist(), names, found, ranks, titles, strict=True)
+  columns = (labels[row].tolist(), names, found, ranks, titles, *more)
+  return zip(*columns, strict=True)
