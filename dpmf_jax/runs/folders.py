@@ -6,7 +6,7 @@ budget is spent once. After the last step the key is dropped, and the state
 kept until everything is written: killed at any point, a run goes on to the
 same files when the same call is made again.
 
-With a ledger the order is: key and run id to the disk, then the ledger's line
+With a ledger the order is: key and run id to the disk, then the ledger's row
 with that id, then the first step. A run that is killed after the first is
 charged when it goes on, after the second it finds itself charged; and since
 the id is in the file of the key, it never stands for other noise.
