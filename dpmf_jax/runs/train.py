@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -300,17 +300,23 @@ def _popular(
   found = {'popularity': Release(Factors(ones, item), np.float32(0))}
   if not certificate['epsilon']:
     return found
+  # Of the curator, or of the clients where there is none.
+  system, given = 'ranking_mf', {'unit': certificate['unit']}
+  if certificate['system'] == 'local_ranking':
+    system, given = 'local_ranking', {}
   try:
     selected = selection.selected(
-      'ranking_mf',
-      {'unit': certificate['unit'], 'epsilon': certificate['epsilon']},
+      system,
+      {**given, 'epsilon': certificate['epsilon']},
       delta=certificate['delta'],
       scale=train.scale,
       rank=0,
     )
-    resolved = cast(Any, selected.spec.resolved)
-    config = resolved(selected.config, train.num_users, train.num_items)
-    noisy = build('ranking_mf', config)
+    config = selected.config
+    if selected.spec.resolved:
+      resolved = selected.spec.resolved
+      config = resolved(config, train.num_users, train.num_items)
+    noisy = build(system, config)
     state = fit(noisy, keys.random_key(), data)
   except ValueError:  # no such noise for this budget, or for so many users
     return found
@@ -421,7 +427,7 @@ def _chosen(
       num_users=ratings.num_users,
       num_items=ratings.num_items,
     )
-  spec = selection.spec_of(name)
+  spec = selection.spec_of(selection.run_as(name, variant))
   if task not in (None, spec.task):
     raise ValueError(
       f'task={task} is not what system={name} is for, which is {spec.task}'
