@@ -27,6 +27,9 @@ USERS = 'private/users.json'
 # An item with this many times the mean number of ratings counts half, in lists
 # of models of ratings. Chosen on MovieLens-100K; see docs/results.md.
 _HALF_NUMBER = 4.0
+# What a quarter of the scale more counts beside a ranking, in standard
+# deviations of a user's scores in that. Chosen on MovieLens-100K, too.
+_QUARTER = 0.5
 # Of systems that always have them.
 _BIASES = {'power_mf': (0, 1), 'dpals': (-2, -1)}
 ONE_ORDER = (
@@ -372,14 +375,41 @@ def one_order(item_factors: np.ndarray) -> bool:
   return int(varied.sum()) <= 1
 
 
+def _blended(
+  model: Model, users: np.ndarray, ranking: Model
+) -> tuple[np.ndarray, np.ndarray, float]:
+  """(user, item, offset) that order by a ranking and by predictions."""
+  check_model(ranking)
+  if isinstance(model.fit, Sum) or not isinstance(ranking.fit, Sum):
+    raise ValueError(
+      'blend must be a model of a ranking, and the model one of ratings'
+    )
+  if not np.array_equal(model.item_ids, ranking.item_ids):
+    raise ValueError('blend has other items than the model')
+  place = indices('user', ranking.user_ids, model.user_ids[users])
+  own, item = known_users(ranking)[place], ranking.item_factors
+  centred = item - item.mean(axis=0, dtype=np.float64)
+  variance = np.einsum('ua,ab,ub->u', own, centred.T @ centred / len(item), own)
+  own = own / np.sqrt(np.maximum(variance, 1e-30))[:, None]
+  quarter = (model.scale[1] - model.scale[0]) / 4
+  rated = known_users(model)[users] * (_QUARTER / quarter)
+  rows = np.concatenate([rated, own], axis=1)
+  return rows, np.concatenate([model.item_factors, item], axis=1), 0.0
+
+
 def top_items(
-  model: Model, users: np.ndarray, k: int, *, filter_seen: bool = True
+  model: Model,
+  users: np.ndarray,
+  k: int,
+  *,
+  filter_seen: bool = True,
+  blend: Model | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Item indices [B, k] and scores [B, k] for the user indices `users` [B].
 
   Best first, ties by item index. Where a user has fewer than k items left,
   the rest is index -1 with score -inf. Scores are not cut off at the ends of
-  the scale, where the best items would tie.
+  the scale, where the best items would tie. `blend` is as in `recommend`.
   """
   user = known_users(model)
   seen = model.seen
@@ -388,12 +418,13 @@ def top_items(
       'which items were seen is not known here (private/seen.safetensors is '
       'missing); pass filter_seen=False to recommend from all items'
     )
-  rows, item, offset = list_factors(
-    user[users],
-    model.item_factors,
-    model.offset,
-    listing(model.number, model.scale),
-  )
+  if blend is not None:
+    rows, item, offset = _blended(model, users, blend)
+  else:
+    how = listing(model.number, model.scale)
+    rows, item, offset = list_factors(
+      user[users], model.item_factors, model.offset, how
+    )
   excluded = seen[users] if filter_seen and seen is not None else None
   chosen, raw = top_products(rows, item, k, excluded)
   return chosen, raw + np.float32(offset)
@@ -459,6 +490,7 @@ def recommend(
   *,
   filter_seen: bool = True,
   why: int = 0,
+  blend: Model | None = None,
 ) -> list[Recommendation]:
   """The k best items for each user (all users for None), with original ids.
 
@@ -470,15 +502,24 @@ def recommend(
   With `why`, each has up to that many `Reason`s: the user's own items that add
   most to its score.
 
-  Privacy: scores post-process the release. Leaving out seen items reveals
+  `blend` is a model of a ranking of the same users and items: lists are then
+  ordered by its scores, in standard deviations of the user's, and half of one
+  for a quarter of the scale that a rating is predicted to be higher.
+
+  Privacy: scores post-process the release, or both releases, whose epsilons add
+  up if they are of the same ratings. Leaving out seen items reveals
   them to the reader, who should be the user; reasons are the user's own
   ratings, and are for that user alone.
   """
   check_model(model)
   if isinstance(why, bool) or not isinstance(why, int | np.integer) or why < 0:
     raise ValueError(f'why={why!r} must be an integer of at least 0')
+  if why and blend is not None:
+    raise ValueError('why is known of one model alone, without blend')
   index = _listable('user', model.user_ids, users)
-  items, scores = top_items(model, index, k, filter_seen=filter_seen)
+  items, scores = top_items(
+    model, index, k, filter_seen=filter_seen, blend=blend
+  )
   reasons = repeat((), int((items >= 0).sum()))
   if why:
     reasons = _reasons(model, index, items, why)
