@@ -43,9 +43,12 @@ Signed, so that others can tell whose it is, and checked:
   dpmf account --certificate=runs/first --sign=key.pem
   dpmf account --certificate=runs/first --verify=public.pem
 
-What all runs in a ledger cost together, and when that holds:
+What all runs in a ledger cost together, when that holds, what is left, and all
+its rows; another budget, which is put down; and what an earlier version wrote:
 
-  dpmf account --ledger=ml-100k.ledger
+  dpmf account --ledger=ml-100k.db --format=html > ledger.html
+  dpmf account --ledger=ml-100k.db --set_budget=5 --reason='second study'
+  dpmf account --import_ledger=ml-100k.ledger --ledger=ml-100k.db
 
 Any system of dpmf train, with its settings; those that are not given are as
 in training:
@@ -119,8 +122,31 @@ _MARKDOWN = flags.DEFINE_string(
   'markdown', None, 'File for the certificate as Markdown.'
 )
 _LEDGER = flags.DEFINE_string(
-  'ledger', None, 'File of dpmf train --ledger, whose total is to be shown.'
+  'ledger', None, 'That of dpmf train --ledger, which is to be shown.'
 )
+_FORMAT = flags.DEFINE_enum(
+  'format', None, ['text', 'json', 'html'], 'What --ledger is shown as: text.'
+)
+_HEAD = flags.DEFINE_string(
+  'head',
+  None,
+  'Hash of a row that --ledger must have: a head that was noted, to see that '
+  'nothing was cut off since.',
+)
+_SET_BUDGET = flags.DEFINE_string(
+  'set_budget',
+  None,
+  'Another budget for --ledger from now on, or unlimited. One that is raised '
+  'does not hold for runs that are chosen after seeing earlier ones.',
+)
+_REASON = flags.DEFINE_string('reason', None, 'Why --set_budget; it is kept.')
+_IMPORT_LEDGER = flags.DEFINE_string(
+  'import_ledger',
+  None,
+  'Ledger of an earlier version, a file of lines, to be made the new --ledger. '
+  'It is renamed to *.imported; no run may be using it.',
+)
+_OF_LEDGERS = _FORMAT, _HEAD, _SET_BUDGET, _REASON, _IMPORT_LEDGER
 _SIGMA = flags.DEFINE_float(
   'sigma',
   None,
@@ -166,7 +192,10 @@ GROUPS = {
     'variant', 'scale', 'epsilon', 'delta', 'relation', 'steps',
     'noise_multiplier', 'sigma', *_names(_OF_PLAIN),
   ),
-  'a run or a ledger instead': ('certificate', 'sign', 'verify', 'ledger'),
+  'a run or a ledger instead': (
+    'certificate', 'sign', 'verify', 'ledger', 'format', 'head', 'set_budget',
+    'reason', 'import_ledger',
+  ),
   'output': ('table', 'csv', 'plot', 'plot_by', 'html', 'markdown'),
 }  # fmt: skip
 ONLY = {'sigma': ('gaussian_mf',)} | {
@@ -251,6 +280,7 @@ def main(_: Sequence[str]) -> None:
     return show_certificate()
   if _LEDGER.value is not None:
     return show_ledger()
+  _refuse('an account; it needs --ledger', *_OF_LEDGERS)
   _refuse(
     'an account; it needs --certificate', _HTML, _MARKDOWN, _SIGN, _VERIFY
   )
@@ -389,7 +419,7 @@ def draw(path: str, system: str, answer: Answer) -> None:
 def show_certificate() -> None:
   """Checks the certificate of a run, prints it, and writes other formats."""
   _refuse('--certificate', _SYSTEM, _STEPS, _EPSILON, _TABLE, _CSV, _PLOT)
-  _refuse('--certificate', _LEDGER)
+  _refuse('--certificate', _LEDGER, *_OF_LEDGERS)
   if _DELTA.present:
     raise ValueError('--delta is not for --certificate: it has its own')
   from dpmf_jax import certificates, files
@@ -420,12 +450,22 @@ def _sign_or_verify(folder: Path) -> None:
 
 
 def show_ledger() -> None:
-  """Prints what all the runs in a ledger cost together."""
+  """Changes the ledger if that is asked for, and prints it."""
   _refuse('--ledger', _SYSTEM, _STEPS, _EPSILON, _TABLE, _CSV, _PLOT)
   _refuse('--ledger', _HTML, _MARKDOWN, _SIGN, _VERIFY)
   from dpmf_jax.accounting import ledger
+  from dpmf_jax.commands import ledgers
 
-  print(json.dumps(ledger.statement(_LEDGER.value or ''), allow_nan=False))
+  where, budget = _given(_LEDGER), ledgers.budget(_SET_BUDGET)
+  if _IMPORT_LEDGER.value is not None:
+    _refuse('--import_ledger', _SET_BUDGET, _REASON, _HEAD)
+    ledger.import_lines(_IMPORT_LEDGER.value, where)
+  elif budget is not None:
+    ledger.set_budget(where, budget, reason=_given(_REASON))
+  else:
+    _refuse('--ledger; it needs --set_budget', _REASON)
+  report = ledger.report(where, head=_HEAD.value)
+  print(ledgers.FORMATS[_FORMAT.value or 'text'](report))
 
 
 def _numbers(

@@ -182,7 +182,7 @@ def main(argv) -> None:
   if not found:
     why = 'all items were seen'
     if _SIMILAR_TO.value:
-      why = 'the model has learned nothing of these items but how they do alone'
+      why = 'the model has learned no factors of these items'
     raise ValueError(f'there is nothing to recommend: {why}')
   if path is not None:
     writing.write_columns(_columns(found, bool(model.titles)), path)

@@ -20,15 +20,17 @@ from its last checkpoint when the same command is given again.
 
 With --ledger=FILE the run is put down in the data set's ledger before any
 noise is drawn, and refused (exit code 1) if all runs together would cost more
-than the budget that the ledger was begun with:
+than its budget:
 
   dpmf train --dataset=ml-100k --epsilon=1 --output=runs/first \\
-    --ledger=ml-100k.ledger --budget_epsilon=3
+    --ledger=ml-100k.db --budget_epsilon=3
 
 The budget holds even if runs are chosen after seeing what earlier ones
-released. It must be named at the ledger's first use and cannot be changed. With
---budget_epsilon=unlimited nothing is refused; the total that is then printed is
-not valid if later runs were chosen after seeing earlier ones.
+released. It must be named at the ledger's first use; dpmf account --set_budget
+changes it. With --budget_epsilon=unlimited nothing is refused; the total that
+is then printed is not valid if later runs were chosen after seeing earlier
+ones. People on several hosts use --ledger=postgresql://user@host/database, with
+the password in ~/.pgpass.
 
 A personalized system needs the epsilon that each rating is to have, a public
 fact: --epsilon_column=NAME (of the --ratings file), --epsilon_file=FILE (lines
@@ -55,6 +57,7 @@ from absl import flags
 from dpmf_jax import plans
 from dpmf_jax.commands import (
   cli,
+  ledgers,
   plugins,
   reading,
   settings,
@@ -196,8 +199,9 @@ _RANKING_THRESHOLD = flags.DEFINE_float(
 _LEDGER = flags.DEFINE_string(
   'ledger',
   None,
-  'File in which everything spent on this data set is put down; made at its '
-  'first use. Keep it, and keep it private.',
+  'SQLite file, or postgresql://user@host/database, in which everything spent '
+  'on this data set is put down; begun at its first use. Keep it, and keep it '
+  'private.',
 )
 _BUDGET_EPSILON = flags.DEFINE_string(
   'budget_epsilon',
@@ -251,6 +255,7 @@ def main(argv) -> int:
   print(f'\n{run}')
   if _LEDGER.value is not None:
     print(f'\n{ledger.summary(_LEDGER.value)}')
+    print(f'its last hash is {ledger.statement(_LEDGER.value)["head"]}')
   folder = Path(_OUTPUT.value)
   written = [name for name in folders.OUTPUTS if (folder / name).exists()]
   print(f'\nwritten to {folder}/: {", ".join(written)}, private/')
@@ -305,7 +310,7 @@ def _arguments() -> dict[str, Any]:
     'output': _OUTPUT.value,
     'overwrite': _OVERWRITE.value,
     'ledger': _LEDGER.value,
-    'budget_epsilon': _budget(),
+    'budget_epsilon': ledgers.budget(_BUDGET_EPSILON),
     'devices': _DEVICES.value,
     'report_every': _REPORT_EVERY.value,
     'checkpoint_seconds': _CHECKPOINT_SECONDS.value,
@@ -378,16 +383,3 @@ def _cutoffs() -> list[int]:
       f'--ranking_k={",".join(words)} must be numbers of at least 1'
     )
   return [int(word) for word in words]
-
-
-def _budget() -> Any:
-  """The value of --budget_epsilon: a number, 'unlimited' or None."""
-  value = _BUDGET_EPSILON.value
-  if value in (None, 'unlimited'):
-    return value
-  try:
-    return float(value)
-  except ValueError:
-    raise ValueError(
-      f"--budget_epsilon={value} must be a number or 'unlimited'"
-    ) from None

@@ -8,6 +8,7 @@ it, without `private/`, is enough to fold new users in and to compare items.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -478,12 +479,11 @@ def recommend(
     raise ValueError(f'why={why!r} must be an integer of at least 0')
   index = _listable('user', model.user_ids, users)
   items, scores = top_items(model, index, k, filter_seen=filter_seen)
-  found = _listed(model, model.user_ids[index], items, scores)
-  if not why:
-    return [Recommendation(*row) for row in found]
-  reasons = _reasons(model, index, items, why)
-  rows = zip(found, reasons, strict=True)
-  return [Recommendation(*row, own) for row, own in rows]
+  reasons = repeat((), int((items >= 0).sum()))
+  if why:
+    reasons = _reasons(model, index, items, why)
+  found = _listed(model, model.user_ids[index], items, scores, reasons)
+  return list(map(Recommendation._make, found))
 
 
 def _reasons(
@@ -567,11 +567,14 @@ def similar_items(
   return list(map(Similar._make, found))
 
 
-def _listed(model: Model, labels, items: np.ndarray, scores: np.ndarray):
-  """(label, item id, score, rank, title) for every item that there is."""
+def _listed(
+  model: Model, labels, items: np.ndarray, scores: np.ndarray, *more
+) -> Iterator[tuple[Any, ...]]:
+  """(label, item id, score, rank, title, *more) for every item there is."""
   row, rank = np.nonzero(items >= 0)
   names = model.item_ids[items[row, rank]].tolist()
   titles = map(model.titles.get, map(str, names))
   ranks = (rank + 1).tolist()
   found = scores[row, rank].astype(float).tolist()
-  return zip(labels[row].tolist(), names, found, ranks, titles, strict=True)
+  columns = (labels[row].tolist(), names, found, ranks, titles, *more)
+  return zip(*columns, strict=True)

@@ -17,6 +17,7 @@ const vectors = Array.from(new Float32Array(sizes), (size, i) =>
     (x, c) => x * size * model.column[c],
   ));
 const weight = model.weight && new Float32Array(buffer(model.weight));
+const share = model.share && new Float32Array(buffer(model.share));
 const chosen = new Map(); // item -> rating, in the order of choosing
 
 // What each item adds to a user's row that is a sum: types.Sum.
@@ -46,14 +47,18 @@ function regressed(own) {
   return own.map((_, k) => model.spread.map((s, c) => s * rows[c][rank + k]));
 }
 
-// Scores of all items, and what each of one's own adds to that of an item.
+// Predictions of all items, scores that they are listed by, which are shrunk as
+// in serving.models.listing, and what each of one's own adds to that of an item.
 function scored() {
   const own = [...chosen];
   const parts = weight ? summed(own) : regressed(own);
   const user = model.prior.map((x, c) =>
     parts.reduce((sum, part) => sum + part[c], x));
+  const predicted = vectors.map((q) => model.offset + dot(q, user));
   return {
-    scores: vectors.map((q) => model.offset + dot(q, user)),
+    predicted,
+    scores: predicted.map((x, item) =>
+      share ? model.floor + share[item] * (x - model.floor) : x),
     reasons: (item) => own
       .map(([mine], k) => ({mine, part: dot(vectors[item], parts[k])}))
       .filter(({part}) => part > 0)
@@ -122,13 +127,13 @@ function owned(item) {
   return row;
 }
 
-function recommended(item, score, reasons) {
+function recommended(item, predicted, score, reasons) {
   const mine = reasons.slice(0, 2).map((reason) => named(reason.mine));
   if (mine.length > 1) mine.splice(1, 0, ' and ');
   const why = mine.length ? ['because of ', ...mine] : [];
   if (model.stars) {
     const [low, high] = model.scale;
-    const shown = Math.min(Math.max(score, low), high).toFixed(1);
+    const shown = Math.min(Math.max(predicted, low), high).toFixed(1);
     why.unshift(`about ${shown} for you${mine.length ? ', ' : ''}`);
   }
   const row = result(item);
@@ -156,13 +161,14 @@ function search() {
 function draw() {
   const {list, at, item, rating} = focused();
   search();
-  const {scores, reasons} = scored();
+  const {predicted, scores, reasons} = scored();
   const best = [...names.keys()].filter((each) => !chosen.has(each))
     .sort(byScore(scores)).slice(0, model.k);
   find('own').hidden = chosen.size === 0;
   find('chosen').replaceChildren(...[...chosen.keys()].map(owned));
   find('list').replaceChildren(...best.map((each) =>
-    recommended(each, scores[each], model.same ? [] : reasons(each))));
+    recommended(each, predicted[each], scores[each],
+      model.same ? [] : reasons(each))));
   const start = chosen.size === 0 ? 'Nothing chosen yet: this is where ' +
     'everybody starts.' : `From your choices: ${chosen.size}.`;
   find('said').textContent = (model.same ? 'This model has one order for ' +
@@ -177,7 +183,7 @@ function draw() {
 }
 
 function focused() {
-  const row = document.activeElement.closest('li');
+  const row = document.activeElement?.closest('li');
   const list = row?.closest('#results, #chosen, #list');
   if (!list) return {};
   return {

@@ -30,7 +30,7 @@ from dpmf_jax import files
 from dpmf_jax.certificates import rendering, wording
 from dpmf_jax.kernels.profiles import counts
 from dpmf_jax.serving.folding import fit_of_new_users
-from dpmf_jax.serving.models import Model
+from dpmf_jax.serving.models import Model, listing, one_order
 from dpmf_jax.types import Fit, Sum
 
 _LARGEST = 2**15 - 1  # of int16: with 8 bits scores were wrong by 1e-2
@@ -114,21 +114,22 @@ def _numbers(model: Model, fit: Fit | Sum) -> dict[str, Any]:
     'column': column.tolist(),
     'offset': float(model.offset),
     'prior': np.asarray(fit.prior, np.float64).tolist(),
+    'same': one_order(model.item_factors),
   }
-  moved = np.ones(item.shape[1], bool)  # columns in which users differ
+  if (how := listing(model.number, model.scale)) is not None:
+    found['share'] = _base64(how.share.astype('<f4'))
+    found['floor'] = how.floor
   if isinstance(fit, Sum):
     like = model.scale[1]
     found['like'] = like
     found['counted'] = float(counts(jnp.float32(like), fit.counted))
     found['weight'] = _base64(np.asarray(fit.weight, '<f4'))
-    moved[0] = False  # popularity, of which nobody has less than nothing
   else:
     spread = 1 / np.sqrt(np.asarray(fit.ridge, np.float64))
     found['spread'] = spread.tolist()
     found['stars'] = _stars(*model.scale)
     found['scale'] = list(model.scale)
-    moved = spread > 0
-  return found | {'same': not np.ptp(item[:, moved], axis=0).any()}
+  return found
 
 
 def _positive(sizes: np.ndarray) -> np.ndarray:

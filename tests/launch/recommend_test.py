@@ -93,6 +93,42 @@ def test_similar_items_as_table_and_parquet(launch, folder, tmp_path):
   assert table['title'].to_pylist()[:3] == [None, None, 'Four']
 
 
+def test_reasons_are_the_users_own_items(launch, folder, new_users, tmp_path):
+  flags = [f'--model={folder}', f'--ratings={new_users}', '--why=2']
+  done = launch('recommend', *flags, '--k=1')
+  assert done.returncode == 0, done.stderr
+  lines = done.stdout.splitlines()
+  assert lines[3].startswith('user zoe')
+  assert lines[5].split() == ['because', 'of', 'm2']
+  output = tmp_path / 'why.csv'
+  launch('recommend', *flags, '--k=1', f'--output={output}')
+  with output.open() as file:
+    rows = list(csv.DictReader(file))
+  assert list(rows[0])[-1] == 'why'
+  assert [row['why'] for row in rows if row['user'] == 'zoe'] == ['m2']
+
+
+def test_a_model_of_one_number_says_that_lists_are_alike(
+  launch, folder, new_users, tmp_path
+):
+  for name in ('ids.json', 'certificate.json'):
+    (tmp_path / name).write_bytes((folder / name).read_bytes())
+  item = np.array([[2, 1], [1, 1], [0.5, 1], [3, 1]], np.float32)
+  files.save_tree(
+    tmp_path / 'model.safetensors',
+    {
+      'factors': {'item': item},
+      'fit': {'prior': np.float32([1, 0]), 'ridge': np.float32([9, 5])},
+      'offset': np.float32(2),
+    },
+  )
+  done = launch('recommend', f'--model={tmp_path}', f'--ratings={new_users}')
+  assert done.returncode == 0, done.stderr
+  assert 'note: this model has a single number for each item' in done.stderr
+  again = launch('recommend', f'--model={folder}', f'--ratings={new_users}')
+  assert 'note:' not in again.stderr
+
+
 @pytest.mark.parametrize(
   ('flags', 'words'),
   [
@@ -152,7 +188,7 @@ def test_a_model_that_releases_users_only_says_so(
   [
     ('ids.json', b'{', 'ids.json, line 1'),
     ('ids.json', b'[]', 'ids.json is not a JSON object'),
-    ('ids.json', b'{}', r'lists \(0, 0\) users and items'),
+    ('ids.json', b'{"users": []}', r'lists \(0, 0\) users and items'),
     ('ids.json', b'{"items": 3}', 'ids.json: items is not a list'),
     ('ids.json', b'{"titles": 3}', 'ids.json: titles is not a dict'),
     ('ids.json', b'\xff', 'ids.json is not UTF-8 text'),

@@ -8,7 +8,10 @@ import pandas as pd
 import pytest
 
 from dpmf_jax import files
+from dpmf_jax.evaluation.ranking import ranking_metrics
 from dpmf_jax.plans import SPECS
+from dpmf_jax.ratings.catalog import load
+from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.table import from_arrays
 from dpmf_jax.rows import training_data
 from dpmf_jax.serving import folding, models, scoring
@@ -623,3 +626,57 @@ def test_a_user_of_whom_nothing_is_known_gets_what_is_popular(model):
   both = folding.fold_in(model, {'me': {}, 'you': {10: 5}})
   assert models.recommend(both, 'me') == models.recommend(cold, 'me')
   assert [r.item for r in models.recommend(both, 'you')] == [30, 20]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('name', 'settings', 'delta'),
+  [
+    ('power_mf', {'rank': 3, 'rounds': 6, 'epsilon': 2.0}, 1e-6),
+    ('dpals', {'rank': 0, 'epsilon': 5.0}, 1e-5),
+  ],
+)
+def test_lists_of_ratings_are_about_as_good_as_popularity(
+  data_dir, name, settings, delta
+):
+  """Of MovieLens-100K, where popularity has an NDCG@10 of 0.176."""
+  ratings = load('ml-100k', data_dir=data_dir, quiet=True)
+  train, test = random_split(ratings, 0.2, seed=3)
+  config = SPECS[name].config(
+    relation='add_remove', scale=(1, 5), delta=delta, **settings
+  )
+  system, data = build(name, config), training_data(train)
+  release = system.model(fit(system, jax.random.key(3), data), data)
+  ndcg = lambda one: ranking_metrics(one, train, test, threshold=4)['ndcg@10']
+  assert ndcg(release._replace(number=None)) < 0.11
+  assert ndcg(release) > 0.16
+  # Lists are those that were measured.
+  model = models.model_from_release(release, train)
+  assert ndcg(model) == ndcg(release)
+  found = models.recommend(model, k=10, why=2)
+  top = {row.item for row in found if row.rank == 1}
+  index = models.indices('item', model.item_ids, sorted(top))
+  rated = np.bincount(train.item, minlength=train.num_items)
+  assert rated[index].min() >= 100
+  assert models.one_order(model.item_factors) == (settings['rank'] == 0)
+
+
+@pytest.mark.slow
+def test_private_factors_know_which_films_are_alike(data_dir):
+  ratings = load('ml-100k', data_dir=data_dir, quiet=True)
+  config = SPECS['ranking_mf'].config(
+    unit='user', relation='add_remove', scale=(1, 5), epsilon=5.0, delta=1e-5
+  )
+  resolved = SPECS['ranking_mf'].resolved
+  assert resolved is not None
+  config = resolved(config, ratings.num_users, ratings.num_items)
+  system, data = build('ranking_mf', config), training_data(ratings)
+  state = fit(system, jax.random.key(0), data)
+  model = models.model_from_release(system.release(state, data), ratings)
+  like = [row.title for row in models.similar_items(model, '50', 5)]
+  assert any('Return of the Jedi' in title for title in like)
+  new = folding.fold_in(model, {'me': {'50': 5, '181': 5}, 'you': {}})
+  mine, yours = (models.recommend(new, u, why=2) for u in ('me', 'you'))
+  assert {reason.item for row in mine for reason in row.why} == {50, 181}
+  popular = np.argsort(-model.item_factors[:, 0], kind='stable')[:10]
+  assert [r.item for r in yours] == model.item_ids[popular].tolist()
