@@ -278,12 +278,7 @@ def read(path: str | Path) -> dict[str, Any]:
   path = Path(path)
   if path.is_dir():
     path = path / 'certificate.json'
-  try:
-    document = files.read_json(path)
-  except UnicodeDecodeError:
-    raise ValueError(f'{path} is not UTF-8 text') from None
-  except RecursionError:
-    raise ValueError(f'{path} is nested too deeply') from None
+  document = files.read_json(path)
   try:
     validate(document)
   except ValueError as error:

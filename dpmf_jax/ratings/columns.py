@@ -54,6 +54,12 @@ def choose(
       raise DataError(
         f'{where}: {role} column {column} is not in 0..{len(names) - 1}'
       )
+    if column in found.values():
+      other = next(name for name, place in found.items() if place == column)
+      raise DataError(
+        f'{where}: column {names[column]!r} cannot be both {other} and {role}; '
+        'pass columns= with one for each'
+      )
     found[role] = column
   if header:
     for position, name in enumerate(names):
@@ -84,6 +90,6 @@ def choose(
   return found
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str], between: str = ', ') -> str:
   """Returns the names on one line of bounded length."""
-  return ' '.join(', '.join(map(str, names)).split())[:120]
+  return ' '.join(between.join(map(str, names)).split())[:120]

@@ -427,7 +427,9 @@ def _read_parquet(path: pathlib.Path, columns) -> tuple:
     # Not `filters` or threads over columns: ratings fit in memory.
     table = pq.read_table(path, columns=[names[k] for k in found.values()])
   except (pa.ArrowException, OSError) as error:
-    raise DataError(f'{path}: is not readable Parquet: {error}') from error
+    raise DataError(
+      f'{path}: is not readable Parquet: {listed(str(error).split(), " ")}'
+    ) from error
   where = lambda row: f'{path}, row {row}'
 
   def column(role: str) -> Any:
@@ -435,7 +437,12 @@ def _read_parquet(path: pathlib.Path, columns) -> tuple:
     if array.null_count:
       row = int(np.flatnonzero(array.is_null().to_numpy())[0])
       raise DataError(f'{where(row)}: the {role} is missing')
-    return array.to_numpy()
+    try:
+      return array.to_numpy()
+    except pa.ArrowException:
+      raise DataError(
+        f'{path}: the {role} column has text that is not UTF-8'
+      ) from None
 
   rating = column('rating')
   if rating.dtype.kind not in 'iuf':

@@ -180,7 +180,10 @@ def _restored(
 ) -> tuple[jax.Array, tuple[int, Any]]:
   folder = path.parent.parent
   _, metadata = files.load_leaves(path)
-  saved = json.loads(metadata.get('versions', '{}'))
+  read = lambda name: files.parsed_json(
+    metadata.get(name, '{}'), f'{path}, {name}'
+  )
+  saved = read('versions')
   for package, version in _versions().items():
     if (found := saved.get(package)) != version:
       raise ValueError(
@@ -189,7 +192,7 @@ def _restored(
         'it, or begin a run of its own with another output, or with '
         'overwrite=True to drop it'
       )
-  saved = json.loads(metadata.get('settings', '{}'))
+  saved = read('settings')
   wanted = json.loads(json.dumps(settings))
   changed = sorted(
     name

@@ -17,6 +17,7 @@ import scipy.sparse
 from dpmf_jax import files
 from dpmf_jax.ratings.ids import id_texts, places
 from dpmf_jax.ratings.table import Ratings, check_ratings, check_scale
+from dpmf_jax.serving.checking import check_leaves, check_seen, checked_ids
 from dpmf_jax.serving.scoring import dense_rows, top_products
 from dpmf_jax.types import Counted, Fit, Release, Sum
 
@@ -161,12 +162,14 @@ def load_model(folder: str | Path) -> Model:
   ids = files.read_json(folder / 'ids.json')
   if 'users' not in ids and (folder / USERS).is_file():
     ids |= files.read_json(folder / USERS)
+  ids = checked_ids(ids, folder / 'ids.json')
   proof = folder / 'certificate.json'
   certificate = files.read_json(proof) if proof.is_file() else {}
   leaves = released
   secret = folder / 'private' / 'unreleased.safetensors'
   if secret.is_file():
     leaves = files.load_leaves(secret)[0] | released
+  check_leaves(leaves, folder / 'model.safetensors')
   user, item = (leaves.get(f'factors/{side}') for side in ('user', 'item'))
   if item is None:
     raise ValueError(
@@ -200,7 +203,7 @@ def load_model(folder: str | Path) -> Model:
     offset=float(leaves['offset']),
     scale=_scale(ids, certificate, folder),
     user_ids=np.asarray(user_ids),
-    item_ids=np.asarray(ids['items']),
+    item_ids=ids['items'],
     titles=ids.get('titles', {}),
     seen=_load_seen(folder / 'private' / 'seen.safetensors', shape),
     covered=leaves.keys() == released.keys(),
@@ -212,25 +215,34 @@ def load_model(folder: str | Path) -> Model:
 
 def bias_columns(certificate) -> tuple[int, ...]:
   """Those that `gaussian_mf.initial_factors` makes, where it was used."""
-  init = certificate.get('parameters', {}).get('init')
+  init = _parameters(certificate).get('init')
   biased = certificate.get('system') == 'gaussian_mf' and init == 'bias'
   return (0, 1) if biased else ()
 
 
 def _scale(ids, certificate, folder: Path) -> tuple[float, float]:
-  scale = ids.get('scale') or certificate.get('parameters', {}).get('scale')
+  scale = ids.get('scale') or _parameters(certificate).get('scale')
   if scale is None:
     raise ValueError(
       f'neither ids.json nor certificate.json in {folder} has the scale of '
       'the ratings'
     )
-  return check_scale(scale)
+  try:
+    return check_scale(scale)
+  except ValueError as error:
+    raise ValueError(f'{folder}: {error}') from None
+
+
+def _parameters(certificate) -> dict[str, Any]:
+  found = certificate.get('parameters')
+  return found if isinstance(found, dict) else {}
 
 
 def _load_seen(path: Path, shape) -> scipy.sparse.csr_array | None:
   if not path.is_file():
     return None
   leaves, _ = files.load_leaves(path)
+  check_seen(leaves, path, shape)
   return seen_matrix(leaves['user'], leaves['item'], shape)
 
 

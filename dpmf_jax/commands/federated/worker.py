@@ -52,7 +52,7 @@ def own_ratings(plan, number: int, path: str, users_path: str):
   from dpmf_jax.ratings import formats
 
   ratings = formats.read(path, scale=plan.config.scale)
-  users = {str(u): i for i, u in enumerate(files.read_json(users_path))}
+  users = {str(u): i for i, u in enumerate(files.read_json(users_path, list))}
   items = {name: i for i, name in enumerate(plan.item_ids)}
   if len(users) != plan.nodes[number].size:
     raise ValueError(
