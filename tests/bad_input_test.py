@@ -4,6 +4,8 @@ import json
 import re
 import socket
 import struct
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -278,6 +280,15 @@ def test_plans(tmp_path, changes, message):
   one_line(error)
 
 
+def test_ages_are_plain_numbers(tmp_path):
+  ratings = synthetic(num_users=1, num_items=1, num_ratings=1, seed=0)
+  path = tmp_path / 'u.user'
+  for age in ('²4', '9' * 5_000, '0', '-1', ''):
+    path.write_text(f'1|{age}|M|writer|85711', encoding='utf-8')
+    with says('line 1: age .* is not known', path):
+      attributes.movielens(ratings, tmp_path)
+
+
 def test_a_transcript_that_is_cut_off(tmp_path):
   book = journal.journal(tmp_path, transcript=True)
   book.keep('sent', 3, b'abcdef')
@@ -327,6 +338,34 @@ def test_a_user_without_an_epsilon(tmp_path):
   path.write_text('1,.5\n3,1\n')
   with says(r'1 user\(s\) have no epsilon, the first is 2', path):
     specification.from_user_file(ratings, path)
+
+
+LITTLE_MEMORY = """
+import resource, socket, sys, threading
+from dpmf_jax.federated import sockets
+
+path = sys.argv[1]
+resource.setrlimit(resource.RLIMIT_AS, (2**31 - 2**28,) * 2)
+serve = lambda: sockets.serve(path, lambda data: data[::-1])
+thread = threading.Thread(target=serve, daemon=True)
+thread.start()
+while thread.is_alive():
+  try:
+    link = socket.socket(socket.AF_UNIX)
+    link.connect(path)
+    break
+  except OSError:
+    link.close()
+link.sendall((2**31 - 1).to_bytes(4, 'big'))
+link.close()
+assert sockets.asked(path, b'abc', 600) == b'cba'
+"""
+
+
+def test_a_worker_answers_after_more_was_promised_than_it_has_memory(tmp_path):
+  command = [sys.executable, '-c', LITTLE_MEMORY, str(tmp_path / 's')]
+  done = subprocess.run(command, capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
 
 
 def test_a_worker_answers_after_connections_that_were_closed_early(tmp_path):

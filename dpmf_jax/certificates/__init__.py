@@ -34,7 +34,7 @@ ENTROPY, SEED, CALLER = (
   'fixed seed',
   'given by the caller',
 )
-_SOURCES = {
+SOURCES = {
   ENTROPY: 'no file with the key is left when the run ends',
   SEED: 'FOR EXPERIMENTS ONLY: whoever knows or guesses the seed can remove '
   'the noise',
@@ -121,7 +121,7 @@ def randomness(source: str, generator: str) -> dict[str, Any]:
     'source': source,
     'generator': generator,
     'valid_for_release': source == ENTROPY,
-    'note': _SOURCES[source],
+    'note': SOURCES[source],
   }
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import os
 import pathlib
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -200,8 +201,10 @@ def _users(
   for where, (key, *cells) in _lines(path, delimiter, 5):
     known = dict(zip(order, cells, strict=False))
     age, gender, work = (known[letter] for letter in 'ago')
-    if not age.isdigit() or int(age) < 1 or gender not in GENDERS:
-      raise DataError(f'{where}: age {age!r} or gender {gender!r} is not known')
+    if not re.fullmatch('[1-9][0-9]{0,2}', age) or gender not in GENDERS:
+      raise DataError(
+        f'{where}: age {age[:9]!r} or gender {gender[:9]!r} is not known'
+      )
     if work not in occupations:
       raise DataError(f'{where}: occupation {work!r} is not known')
     group = int(np.searchsorted(AGES, int(age), side='right')) - 1

@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmf_jax import files
-from dpmf_jax.certificates import validate, versions
+from dpmf_jax.certificates import SOURCES, validate, versions
 from dpmf_jax.keys import key_words, source_of, words_key
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import Data
@@ -214,7 +214,9 @@ def _restored(
   }
   saved = files.load_tree(path, like)
   state = jax.tree.map(jnp.asarray, saved['state'])
-  key = words_key(saved['key'], metadata['source'])
+  if (source := metadata.get('source')) not in SOURCES:
+    raise ValueError(f'{path}: does not say where its key is from')
+  key = words_key(saved['key'], source)
   return key, (int(saved['step']), state)
 
 
