@@ -76,6 +76,11 @@ def test_parquet(tmp_path):
   with says('the user column has text that is not UTF-8', path) as error:
     formats.read(path, scale=(1, 5))
   one_line(error)
+  content = path.read_bytes()
+  path.write_bytes(content.replace(b'rating', b'ratin\xbd'))
+  with says("not readable Parquet: 'utf-8' codec .*", path) as error:
+    formats.read(path, scale=(1, 5))
+  one_line(error)
   columns = [[1, 2], [1, 2], [1, 2], [1.0, 2.0]]
   names = ['user', 'x', 'x', 'rating']
   pq.write_table(pa.table(columns, names=names), path)
@@ -173,6 +178,7 @@ def test_json_that_is_too_long(tmp_path, monkeypatch):
     ({'users': {'1': 2}}, "'users' must be a list of ids"),
     ({'users': [[1], [2]]}, r"users: '\[1\]' is neither an integer nor .*"),
     ({'titles': ['x']}, "'titles' must be an object of texts"),
+    ({'clicks': 'yes'}, "'clicks' must be true or false"),
     ({'titles': {'a': 7}}, "'titles' must be an object of texts"),
     ({'items': ['a']}, r'lists \(2, 1\) users and items, but .* has \(2, 2\)'),
   ],
@@ -187,6 +193,20 @@ def test_types_in_ids(folder, changes, message):
 def test_a_folder_s_scale(folder):
   files.write_json(folder / 'ids.json', IDS | {'scale': 'high'})
   with says("scale='high' is not a pair of finite numbers .*", folder):
+    load_model(folder)
+
+
+@pytest.mark.parametrize(
+  ('named', 'message'),
+  [
+    (['x'], "'files' is no object"),
+    ({'/proc/kcore': 'x'}, "'/proc/kcore' is no name of a file"),
+    ({'../ids.json': 'x'}, "'../ids.json' is no name of a file"),
+  ],
+)
+def test_files_of_a_certificate_are_in_its_folder(folder, named, message):
+  files.write_json(folder / 'certificate.json', {'files': named})
+  with says(message, folder / 'certificate.json'):
     load_model(folder)
 
 

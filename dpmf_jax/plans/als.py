@@ -6,6 +6,7 @@ from typing import Literal
 
 from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.nonprivate import baseline
+from dpmf_jax.plans.spec import Task
 
 # Above this rank conjugate gradients are faster, and take no [R, D, D].
 _LARGEST_CHOLESKY_RANK = 64
@@ -18,7 +19,7 @@ class ALSConfig:
 
   Attributes:
     feedback: explicit: predict ratings. implicit: rank items by what users did;
-      such scores are no ratings, and an RMSE of them means nothing.
+      such scores are no ratings.
     rank: Number of factors; by default 16, or 64 (implicit).
     ridge: L2 penalty of a row of factors; times sqrt(n) for one with n ratings.
     bias_ridge: L2 penalty of a bias, times sqrt(n) (explicit).
@@ -58,6 +59,10 @@ class ALSConfig:
     """The rank, which is an int once a config is made."""
     assert self.rank is not None
     return self.rank
+
+  @property
+  def task(self) -> Task:
+    return 'ranking' if self.feedback == 'implicit' else 'rating'
 
   @property
   def solves_with(self) -> Literal['cholesky', 'cg']:

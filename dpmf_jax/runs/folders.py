@@ -6,7 +6,7 @@ budget is spent once. After the last step the key is dropped, and the state
 kept until everything is written: killed at any point, a run goes on to the
 same files when the same call is made again.
 
-With a ledger the order is: key and run id to the disk, then the ledger's line
+With a ledger the order is: key and run id to the disk, then the ledger's row
 with that id, then the first step. A run that is killed after the first is
 charged when it goes on, after the second it finds itself charged; and since
 the id is in the file of the key, it never stands for other noise.
@@ -34,6 +34,7 @@ import numpy as np
 
 from dpmf_jax import files
 from dpmf_jax.certificates import SOURCES, validate, versions
+from dpmf_jax.certificates.signatures import SIGNATURE
 from dpmf_jax.keys import key_words, source_of, words_key
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import Data
@@ -48,6 +49,7 @@ OUTPUTS = (
   'metrics.json',
   'learning_curve.png',
   'error_cdf.png',
+  SIGNATURE,
   FINISHED,
 )
 _CHECKPOINT = 'private/checkpoint.safetensors'

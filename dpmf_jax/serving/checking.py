@@ -49,6 +49,8 @@ def checked_ids(ids: dict[str, Any], path: Path) -> dict[str, Any]:
     isinstance(title, str) for title in titles.values()
   ):
     raise ValueError(f"{path}: 'titles' must be an object of texts")
+  if not isinstance(ids.get('clicks', False), bool):
+    raise ValueError(f"{path}: 'clicks' must be true or false")
   return found
 
 

@@ -12,6 +12,7 @@ import dpmf_jax
 from dpmf_jax import files, keys, plans
 from dpmf_jax.accounting import ledger as ledgers
 from dpmf_jax.plans import selection
+from dpmf_jax.ratings.specification import with_epsilon
 from dpmf_jax.runs import folders
 
 # What asks the file system for something, and which arguments are paths.
@@ -72,13 +73,8 @@ QUICK = {
   'test_fraction': 0, 'checkpoint_seconds': 0, 'report_every': 1,
   'progress': False,
 }  # fmt: skip
-# Of those that would take long.
-SMALL = {
-  'gaussian_mf': {'steps': 2},
-  'langevin': {'steps': 2},
-  'objective_pmf': {'steps': 2},
-  'personalized_pmf': {'steps': 2},
-}
+# What the number of steps comes from.
+COUNTS = ('steps', 'iterations', 'epochs', 'rounds', 'sweeps')
 
 
 # Every so many points: all of them take a minute.
@@ -131,15 +127,20 @@ def test_it_goes_on_to_the_same_files(killer, tmp_path, small_ratings, every):
 @pytest.mark.parametrize('name', plans.NAMES)
 def test_so_does_every_system(killer, tmp_path, small_ratings, name):
   spec = plans.SPECS[name]
-  private = {'epsilon': 2} if 'epsilon' in selection.fields(spec) else {}
+  known = selection.fields(spec)
+  small = {count: 2 for count in COUNTS if count in known}
+  private = {'epsilon': 2} if 'epsilon' in known else {}
+  ratings = small_ratings
+  if spec.personalized:
+    ratings = with_epsilon(ratings, 1.0)
   run = {
-    'ratings': small_ratings, 'key': 3, 'system': name, 'test_fraction': 0,
-    'checkpoint_seconds': 0, 'progress': False, **private,
-    **SMALL.get(name, {}),
+    'ratings': ratings, 'key': 3, 'system': name, 'test_fraction': 0,
+    'variant': next(iter(spec.variants), None), 'checkpoint_seconds': 0,
+    'progress': False, **private, **small,
   }  # fmt: skip
   whole = tmp_path / 'whole'
   calls = points(killer, whole, **run)
-  for point in sorted(np.random.default_rng(0).choice(calls, 6, replace=False)):
+  for point in np.random.default_rng(0).choice(calls, 3, replace=False):
     folder = tmp_path / str(point) / 'run'
     check_point(killer, int(point), whole, folder, **run)
 

@@ -530,7 +530,12 @@ def test_the_statement_is_about_users():
   assert spent.noise_multiplier == pytest.approx(12**0.5 / mu, rel=1e-4)
   assert 'user factors' in guarantee.secret
   assert 'user ids' in guarantee.secret
-  assert guarantee.released == ('item factors', 'offset', 'item ids')
+  assert guarantee.released == (
+    'item factors',
+    'offset',
+    'noisy counts of items',
+    'item ids',
+  )
 
 
 def test_the_certificate_speaks_of_users():
