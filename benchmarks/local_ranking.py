@@ -14,8 +14,6 @@ the perturbed ones.
 
 from __future__ import annotations
 
-import json
-import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -24,25 +22,21 @@ import numpy as np
 import tqdm
 from absl import flags
 
+from benchmarks.splits import Splits, split_datasets, write
 from dpmf_jax import plans
 from dpmf_jax.commands import cli
+from dpmf_jax.evaluation.popular import popularity, relevant_from
 from dpmf_jax.evaluation.ranking import ranking_metrics
-from dpmf_jax.ratings import catalog
-from dpmf_jax.ratings.splits import hold_out_per_user, random_split
+from dpmf_jax.ratings.splits import hold_out_per_user
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems import build
 from dpmf_jax.training import fit
-from dpmf_jax.types import Factors, Release
+from dpmf_jax.types import Release
 
-_SEEDS = flags.DEFINE_list('seeds', ['3', '4', '5'], 'Of splits and noise.')
-_DATASETS = flags.DEFINE_list('datasets', ['ml-100k', 'ml-1m'], 'Which.')
 _EPSILONS = flags.DEFINE_list('epsilons', ['1', '4', '8'], 'Of a record.')
 _PAPER = flags.DEFINE_bool('paper', True, 'Whether to run SD-BPRMF, too.')
-_DATA_DIR = flags.DEFINE_string('data_dir', None, 'Where the ratings are.')
-_JSON = flags.DEFINE_string('json', None, 'File for all the figures.')
 
-_RELEVANT = 0.75  # part of the scale
 _CLAIMED = {'ml-100k': 0.880}  # AUC of SD-BPRMF, in the paper
 Trained = Callable[[Ratings, int], Release]  # of training ratings and a seed
 
@@ -50,19 +44,16 @@ Trained = Callable[[Ratings, int], Release]  # of training ratings and a seed
 def main(argv: Sequence[str]) -> int:
   del argv
   figures: dict[str, dict[str, Any]] = {}
-  for name in _DATASETS.value:
-    ratings = catalog.load(name, data_dir=_DATA_DIR.value, quiet=True)
+  for name, ratings, splits in split_datasets():
     rows = figures[name] = {}
     for label, trained in rows_of():
-      row = rows[label] = measured(ratings, trained)
+      row = rows[label] = measured(ratings, splits, trained)
       text = '  '.join(
         f'{metric} {np.mean(values):.4f} (+-{np.ptp(values) / 2:.4f})'
         for metric, values in row.items()
       )
       tqdm.tqdm.write(f'{name}  {label:44}  {text}')
-      if _JSON.value:  # after each row: the whole takes long
-        text = json.dumps(figures, indent=2)
-        pathlib.Path(_JSON.value).write_text(text + '\n')
+      write(figures)
     if name in _CLAIMED:
       tqdm.tqdm.write(f'{name}  SD-BPRMF, claimed: auc {_CLAIMED[name]:.3f}')
   return 0
@@ -94,22 +85,16 @@ def model_of(name: str, variant: str, **settings: Any) -> Trained:
   return trained
 
 
-def popularity(train: Ratings) -> Release:
-  """Everybody's scores are counts."""
-  counts = np.bincount(train.item, minlength=train.num_items)
-  ones = np.ones((train.num_users, 1), np.float32)
-  return Release(Factors(ones, counts[:, None].astype(np.float32)), 0.0)
-
-
-def measured(ratings: Ratings, trained: Trained) -> dict[str, list[float]]:
+def measured(
+  ratings: Ratings, splits: Splits, trained: Trained
+) -> dict[str, list[float]]:
   """AUC and NDCG@10, a number for each seed."""
-  low, high = ratings.scale
-  liked = low + _RELEVANT * (high - low)
+  liked = relevant_from(ratings)
   found: dict[str, list[float]] = {'auc': [], 'ndcg@10': []}
-  for seed in tqdm.tqdm([*map(int, _SEEDS.value)], leave=False):
+  for seed, split in tqdm.tqdm(splits.items(), leave=False):
     for metric, (train, test), threshold in (
       ('auc', hold_out_per_user(ratings, 1, seed=seed), None),
-      ('ndcg@10', random_split(ratings, 0.2, seed=seed), liked),
+      ('ndcg@10', split, liked),
     ):
       model = trained(train, seed)
       row = ranking_metrics(model, train, test, 10, threshold=threshold)

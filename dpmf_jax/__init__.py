@@ -43,6 +43,7 @@ if TYPE_CHECKING:
   from dpmf_jax.keys import random_key as random_key
   from dpmf_jax.plans.als import ALSConfig as ALSConfig
   from dpmf_jax.plans.dpals import DPALSConfig as DPALSConfig
+  from dpmf_jax.plans.ease import EASEConfig as EASEConfig
   from dpmf_jax.plans.gaussian_mf import GaussianMFConfig as GaussianMFConfig
   from dpmf_jax.plans.langevin import LangevinConfig as LangevinConfig
   from dpmf_jax.plans.local_mf import LocalMFConfig as LocalMFConfig
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
 
   als = _factory(ALSConfig)
   dpals = _factory(DPALSConfig)
+  ease = _factory(EASEConfig)
   gaussian_mf = _factory(GaussianMFConfig)
   langevin = _factory(LangevinConfig)
   local_mf = _factory(LocalMFConfig)

@@ -28,6 +28,7 @@ NAMES = (
   'langevin',
   'untrusted_pmf',
   'als',
+  'ease',
   'nonprivate',
 )
 SPECS: dict[str, Spec] = {

@@ -9,7 +9,7 @@ from dpmf_jax import accounting
 from dpmf_jax.accounting import records
 from dpmf_jax.plans import assumptions
 from dpmf_jax.plans import settings as declare
-from dpmf_jax.plans.ranking_mf import MAX_RANK, RankingMFConfig
+from dpmf_jax.plans.ranking_mf import MAX_RANK
 from dpmf_jax.plans.spec import Case, Plan, Spec
 from dpmf_jax.types import Guarantee, Relation
 
@@ -40,8 +40,6 @@ class LocalRankingConfig:
   rank: int = declare.setting(default=32, minimum=0, maximum=MAX_RANK)
   least_weight: float = declare.setting(default=0.1, minimum=0.01, maximum=1)
   liked_from: float = declare.setting(default=0.75, minimum=1e-3, maximum=1)
-
-  slope = RankingMFConfig.slope
 
 
 def traffic(

@@ -102,12 +102,6 @@ class RankingMFConfig:
       )
     plan(self)  # raises for an epsilon that no noise gives
 
-  @property
-  def slope(self) -> float:
-    """By how much more an interaction counts for each unit of its rating."""
-    width = self.liked_from * (self.scale[1] - self.scale[0])
-    return (1 - self.least_weight) / width
-
 
 def resolved(
   config: RankingMFConfig, num_users: int, num_items: int
@@ -119,6 +113,9 @@ def resolved(
   that is asked for; above, more factors of more items. What is given is used
   as it is, or refused, so that `plan` states what is drawn.
   """
+  for name, size in (('num_users', num_users), ('num_items', num_items)):
+    if size < 1:
+      raise ValueError(f'{name}={size} must be at least 1: there is no list')
   mu = 1 / _multiplier(config)
   gain = 1.0
   if config.unit == 'rating':

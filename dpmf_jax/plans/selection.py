@@ -125,7 +125,7 @@ def _variant(name: str, spec: Spec, asked: str | None) -> str:
 def automatic(
   given: Mapping[str, Any],
   *,
-  task: Task = 'rating',
+  task: Task,
   delta: float | None = None,
   num_users: int,
   num_items: int,

@@ -32,7 +32,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.mechanisms import records
@@ -43,8 +42,8 @@ from dpmf_jax.systems.local_mf_server import (
   over_blocks,
   top_vectors,
 )
-from dpmf_jax.systems.traced import traced
-from dpmf_jax.types import Counted, Factors, Release, Sum, System
+from dpmf_jax.systems.traced import counted, traced
+from dpmf_jax.types import Factors, Release, Sum, System
 
 # Powers of a cell's variance in scales: 1/2 would make all alike.
 _ITEM_POWER, _USER_POWER = 0.15, 0.25
@@ -227,5 +226,5 @@ def _hyper(config: LocalRankingConfig) -> Any:
       (low,), scale=config.scale, rounding='nearest', epsilon=config.epsilon
     ),
     tables=records.estimates((1.0,), lie, center=0.0, spacing=1.0),
-    counted=Counted(*map(np.float32, (low, config.least_weight, config.slope))),
+    counted=counted(config),
   )

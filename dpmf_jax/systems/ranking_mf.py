@@ -46,8 +46,8 @@ from dpmf_jax.plans.ranking_mf import (
 )
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.dpals_items import positive_counts
-from dpmf_jax.systems.traced import traced
-from dpmf_jax.types import Counted, Factors, Release, Sum, System
+from dpmf_jax.systems.traced import counted, traced
+from dpmf_jax.types import Factors, Release, Sum, System
 
 # 1 gives all factors the same weight in projections, 0 leaves them as they are.
 _GAUGE_POWER = 0.5
@@ -356,9 +356,7 @@ def _hyper(config: RankingMFConfig) -> Any:
   return traced(
     config,
     'full_profile',
-    counted=Counted(
-      *map(jnp.float32, (config.scale[0], config.least_weight, config.slope))
-    ),
+    counted=counted(config),
     kept=config.kept_items,
     power=cast(float, config.popularity_power),
     counts=table(scales['popularity'], 2.0**-bits),

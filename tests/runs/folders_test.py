@@ -25,10 +25,12 @@ SETTINGS = {'rank': 4}
 def interrupted(tmp_path, small_ratings):
   """A folder with a checkpoint after step 3, and what resumes it."""
   system, data = make()[0], training_data(small_ratings)
-  folder = folders.prepare(tmp_path / 'run')
   key = keys.random_key(5)
-  save = folders.checkpointer(folder, key, SETTINGS, run='this run', seconds=0)
-  save(Progress(3, system.init(key, data)))
+  with folders.opened(tmp_path / 'run') as folder:
+    save = folders.checkpointer(
+      folder, key, SETTINGS, run='this run', steps=9, seconds=0
+    )
+    save(Progress(3, system.init(key, data)))
   restore = lambda: folders.restore(
     folder, system, data, keys.random_key(), SETTINGS
   )
