@@ -5,8 +5,6 @@ Privacy: for the curator alone, as all metrics.
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import jax
 import numpy as np
 
@@ -44,24 +42,34 @@ def popularity(train: Ratings) -> Release:
 
 
 def noisy_popularity(
-  train: Ratings, data: Data, *, unit: Unit, epsilon: float, delta: float
+  train: Ratings,
+  data: Data,
+  *,
+  unit: Unit,
+  epsilon: float,
+  delta: float,
+  local: bool = False,
 ) -> Release | None:
   """The same with the noise that a guarantee takes, to compare with.
 
-  It is a run of its own. None where there is no such noise for this budget, or
-  for so many users.
+  It is a run of its own, without a curator if `local`. None where there is no
+  such noise for this budget, or for so many users.
   """
+  system, given = 'ranking_mf', {'unit': unit}
+  if local:
+    system, given = 'local_ranking', {}
   try:
     selected = selection.selected(
-      'ranking_mf',
-      {'unit': unit, 'epsilon': epsilon},
+      system,
+      {**given, 'epsilon': epsilon},
       delta=delta,
       scale=train.scale,
       rank=0,
     )
-    resolved = cast(Any, selected.spec.resolved)
-    config = resolved(selected.config, train.num_users, train.num_items)
-    noisy = build('ranking_mf', config)
+    config = selected.config
+    if resolved := selected.spec.resolved:
+      config = resolved(config, train.num_users, train.num_items)
+    noisy = build(system, config)
     state = fit(noisy, keys.random_key(), data)
   except ValueError:
     return None

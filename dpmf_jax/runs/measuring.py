@@ -95,6 +95,7 @@ def lists(
   beside = {'popularity': popular.popularity(train)}
   if certificate['epsilon']:
     budget = {name: certificate[name] for name in ('unit', 'epsilon', 'delta')}
+    budget['local'] = certificate['system'] == 'local_ranking'
     noisy = popular.noisy_popularity(train, data, **budget)
     if noisy is not None:
       beside['noisy popularity, same budget'] = noisy

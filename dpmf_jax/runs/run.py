@@ -68,10 +68,11 @@ class Run:
     *,
     filter_seen: bool = True,
     why: int = 0,
+    blend: models.Model | None = None,
   ) -> list[models.Recommendation]:
     """The k best items for each user; see `serving.models.recommend`."""
     return models.recommend(
-      self.model, users, k, filter_seen=filter_seen, why=why
+      self.model, users, k, filter_seen=filter_seen, why=why, blend=blend
     )
 
   def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:

@@ -42,6 +42,7 @@ def test_it_says_how_good_and_how_private_it_is(run):
     assert f'{run.metrics["test_rmse"]:.4f}' in shown
     assert 'user mean (not private)' in shown
     assert 'item factors' in shown
+    assert 'all users get the same list, or nearly' in shown  # of rank 0
   assert 'Guarantee (proved): epsilon = ' in repr(run)
   assert '<img alt="learning curve"' in run._repr_html_()
   assert 'PROVED' in run._repr_html_()
@@ -291,7 +292,7 @@ def test_a_ranking_stands_beside_popularity(small_ratings, tmp_path):
   run.save(tmp_path / 'run')
   assert not (tmp_path / 'run' / 'error_cdf.png').exists()
   served = dpmf_jax.load_model(tmp_path / 'run')
-  assert dpmf_jax.recommend(served, k=3) == run.recommend(k=3)
+  assert dpmf_jax.recommend(served, k=3, why=2) == run.recommend(k=3, why=2)
   me = dpmf_jax.fold_in(served, {'me': {small_ratings.item_ids[0]: 5}})
   assert len(dpmf_jax.recommend(me, 'me', k=3)) == 3
 
