@@ -123,8 +123,10 @@ def train(
     test_fraction: part of the ratings held out at random; 0.2 by default, and
       0 trains on all.
     split_seed: public seed of that split, and of ties in timestamps.
-    ranking_k: lengths of lists, for ranking metrics.
-    ranking_threshold: the least rating that counts as relevant in them.
+    ranking_k: lengths of lists, for ranking metrics; 10 for a ranking.
+    ranking_threshold: the least rating that counts as relevant in them. By
+      default all do, or those in the upper third of the scale where a ranking
+      is learned from ratings.
     key: None draws one from the operating system. A number is a seed, and a
       key of one's own is as good as its source: both are FOR EXPERIMENTS, and
       the certificate says so. One of `random_key()` is for a single run.
