@@ -287,7 +287,8 @@ def charger(
   """A callback that charges the run before its first step, if it may run.
 
   It belongs right after the checkpointer. A `fresh` run that is refused has
-  drawn no noise, so it is not kept as an interrupted one.
+  drawn no noise, so it is not kept as an interrupted one. Where a server does
+  not answer any more the row may be there or not: the run is kept, with its id.
   """
   charged = False
 
@@ -297,7 +298,7 @@ def charger(
       return
     try:
       spend()
-    except BaseException:
+    except ValueError:  # refused, and nothing was written
       if fresh and folder is not None:
         _drop_checkpoint(folder)
       raise
