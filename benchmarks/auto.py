@@ -14,9 +14,7 @@ better of the user mean and its own rank 0, in one seed and in the mean.
 
 from __future__ import annotations
 
-import json
 import os
-import pathlib
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -24,23 +22,16 @@ from typing import Any
 import jax
 import numpy as np
 import tqdm
-from absl import flags
 
+from benchmarks.splits import split_datasets, write
 from dpmf_jax.commands import cli
 from dpmf_jax.evaluation import metrics
 from dpmf_jax.plans import SPECS
 from dpmf_jax.plans.auto import recommended
-from dpmf_jax.ratings import catalog
-from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems import build
 from dpmf_jax.training import fit
 from dpmf_jax.types import System, Unit
-
-_SEEDS = flags.DEFINE_list('seeds', ['3', '4', '5'], 'Of splits and noise.')
-_DATASETS = flags.DEFINE_list('datasets', ['ml-100k', 'ml-1m'], 'Which.')
-_DATA_DIR = flags.DEFINE_string('data_dir', None, 'Where the ratings are.')
-_JSON = flags.DEFINE_string('json', None, 'File for all the figures.')
 
 DELTA: dict[Unit, float] = {'rating': 1e-6, 'user': 1e-5}
 # Figures to beat by data set, unit and epsilon.
@@ -60,12 +51,7 @@ def main(argv: Sequence[str]) -> int:
   del argv
   jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
   figures: dict[str, dict[str, dict[str, Any]]] = {}
-  for name in _DATASETS.value:
-    ratings = catalog.load(name, data_dir=_DATA_DIR.value, quiet=True)
-    splits = {
-      seed: random_split(ratings, 0.2, seed=seed)
-      for seed in map(int, _SEEDS.value)
-    }
+  for name, ratings, splits in split_datasets():
     rows = figures[name] = {}
     for label, values in baseline_rows(splits):
       rows[label] = {'rmse': values}
@@ -74,9 +60,7 @@ def main(argv: Sequence[str]) -> int:
       values, seconds = rmse_of(system, splits)
       rows[label] = {'rmse': values, 'seconds': seconds, 'to_beat': to_beat}
       tqdm.tqdm.write(line(name, label, rows[label]))
-      if _JSON.value:  # after each row: the whole takes long
-        text = json.dumps(figures, indent=2)
-        pathlib.Path(_JSON.value).write_text(text + '\n')
+      write(figures)
     for label in ('user mean', 'bias, not private'):
       print(line(name, label, rows[label]))
     print(f'{name:8} auto at worst above the better of the two: ', end='')

@@ -56,6 +56,7 @@ _DATA_DIR = flags.DEFINE_string(
 RENAMED = {
   'benchmarks.federated.trial': 'launch.federated.trial',
   '--attendance': '--users',
+  '--gradient_sign': '--sign',
 }
 # What is meant to differ: {pattern of where: why}, as in 'run/ids.json *' or
 # 'ran.json [[]0].stdout*', where [[] stands for a bracket.
@@ -88,7 +89,7 @@ _IGNORED = {'date', 'files', 'run', 'seconds', 'versions'}
 # seed reaches, and answers that nodes keep, with the id of the run in them.
 _ENTROPY = ('*.safetensors *', '*rmse', '*error_cdf*', '*.png *', '*key')
 _RANDOM = {
-  '--ledger': (*_ENTROPY, 'ran.json [[]0].stdout*', '*hash*', '*time*'),
+  '--ledger': (*_ENTROPY, 'ran.json [[][01]].stdout*', '*hash*', '*time*'),
   'trial .*sdmf': ('*/state.safetensors answer.[bv]*',),
   'trial .*untrusted': (*_ENTROPY, '*largest_difference'),
 }

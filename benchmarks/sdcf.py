@@ -82,7 +82,7 @@ def main_rows(part: str) -> list[Row]:
           f'SD-BPR, sign from {sign} bits, eps_I {e:g}',
           'sdbpr',
           'paper',
-          {'epsilon_instant': e, 'sign': sign},
+          {'epsilon_instant': e, 'gradient_sign': sign},
         )
         for e in EPSILONS
       ]

@@ -43,9 +43,13 @@ if TYPE_CHECKING:
   from dpmf_jax.keys import random_key as random_key
   from dpmf_jax.plans.als import ALSConfig as ALSConfig
   from dpmf_jax.plans.dpals import DPALSConfig as DPALSConfig
+  from dpmf_jax.plans.ease import EASEConfig as EASEConfig
   from dpmf_jax.plans.gaussian_mf import GaussianMFConfig as GaussianMFConfig
   from dpmf_jax.plans.langevin import LangevinConfig as LangevinConfig
   from dpmf_jax.plans.local_mf import LocalMFConfig as LocalMFConfig
+  from dpmf_jax.plans.local_ranking import (
+    LocalRankingConfig as LocalRankingConfig,
+  )
   from dpmf_jax.plans.nonprivate import NonprivateConfig as NonprivateConfig
   from dpmf_jax.plans.objective_pmf import (
     ObjectivePMFConfig as ObjectivePMFConfig,
@@ -96,9 +100,11 @@ if TYPE_CHECKING:
 
   als = _factory(ALSConfig)
   dpals = _factory(DPALSConfig)
+  ease = _factory(EASEConfig)
   gaussian_mf = _factory(GaussianMFConfig)
   langevin = _factory(LangevinConfig)
   local_mf = _factory(LocalMFConfig)
+  local_ranking = _factory(LocalRankingConfig)
   nonprivate = _factory(NonprivateConfig)
   objective_pmf: Callable[..., System]
   personalized_pmf: Callable[..., System]

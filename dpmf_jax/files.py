@@ -23,14 +23,17 @@ def atomic(
   """Yields a temporary path that becomes `path` if the block succeeds.
 
   A reader sees the whole file or none of it; after an error the old file is
-  as it was. `mode` is that of a new file by default.
+  as it was, and after a power cut one of them is there. `mode` is that of a
+  new file by default. What a kill leaves is found by `partial_files`.
   """
   path = Path(path)
   if not path.parent.is_dir():
     raise ValueError(f'{path}: no such directory {path.parent}; make it first')
   if path.is_dir():
     raise ValueError(f'{path}: is a directory; name a file in it')
-  handle, name = tempfile.mkstemp(prefix=f'.{path.name}.', dir=path.parent)
+  handle, name = tempfile.mkstemp(
+    prefix=f'.{path.name}.', suffix='.partial', dir=path.parent
+  )
   partial = Path(name)
   try:
     os.close(handle)
@@ -40,11 +43,33 @@ def atomic(
       os.umask(mask)
       mode = 0o666 & ~mask  # mkstemp gives 0600
     partial.chmod(mode)
-    with partial.open('rb') as file:
-      os.fsync(file.fileno())
+    sync(partial)
     os.replace(partial, path)
+    sync(path.parent)
+  except OSError as error:
+    if error.errno and error.filename is None:  # as of a full disk
+      raise OSError(error.errno, error.strerror, str(path)) from None
+    raise
   finally:
     partial.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+  """Waits until a file, or the names in a folder, are on the disk."""
+  handle = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(handle)
+  finally:
+    os.close(handle)
+
+
+def partial_files(path: Path) -> list[Path]:
+  """What writes of `path` that were killed have left beside it."""
+  return [
+    each
+    for each in path.parent.iterdir()
+    if each.name.startswith(f'.{path.name}.') and each.suffix == '.partial'
+  ]
 
 
 def sha256(content: bytes | Path) -> str:
@@ -75,6 +100,10 @@ def read_json(path: str | Path) -> Any:
     return json.loads(Path(path).read_text(encoding='utf-8'))
   except json.JSONDecodeError as error:
     raise ValueError(f'{path}, line {error.lineno}: {error.msg}') from None
+  except UnicodeDecodeError:
+    raise ValueError(f'{path} is not UTF-8 text') from None
+  except RecursionError:
+    raise ValueError(f'{path} is nested too deeply') from None
 
 
 def named_leaves(structure: Any) -> dict[str, np.ndarray]:

@@ -71,12 +71,14 @@ class Release(NamedTuple):
   """All that leaves the trusted curator, and nothing else.
 
   A prediction is `offset + <user, item>`. `fit` is for users who are not
-  released, old and new; None where they are.
+  released, old and new; None where they are. `number` says about how many
+  ratings an item has, for lists, where the system releases that with noise.
   """
 
   factors: Factors
   offset: Any  # [] public, or released with noise
   fit: Fit | Sum | None = None
+  number: Any = None  # [I], positive
 
 
 class Tails(NamedTuple):
@@ -146,7 +148,7 @@ def released(model: Release, covered: Sequence[str]) -> Release:
     model: of `System.model`, with both sides.
     covered: `Guarantee.released`, which names the sides that it covers.
 
-  Offset and fit are always part of it: they are public, or have noise.
+  Offset, fit and number are always part of it: public, or with noise.
   """
   sides = zip(Factors._fields, model.factors, strict=True)
   return model._replace(

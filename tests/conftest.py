@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import tempfile
+import uuid
 from pathlib import Path
 
 # Before JAX starts: catch reused keys, and have devices to shard over.
@@ -13,6 +14,7 @@ os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 import forks
 import hypothesis
 import jax
+import postgres
 import pytest
 
 jax.config.update('jax_num_cpu_devices', 4)
@@ -94,3 +96,23 @@ def small_ratings():
   from dpmf_jax.ratings.synthetic import synthetic
 
   return synthetic(num_users=60, num_items=40, num_ratings=700, rank=3, seed=1)
+
+
+@pytest.fixture(scope='session')
+def postgresql_server():
+  """The URL of a server; skips, saying so, where there is no PostgreSQL."""
+  if postgres.binaries() is None:
+    pytest.skip('PostgreSQL is not installed (Debian: apt install postgresql)')
+  with postgres.server() as url:
+    yield url
+
+
+@pytest.fixture
+def postgresql(postgresql_server):
+  """The URL of a schema of its own on that server."""
+  import psycopg
+
+  name = f'test_{uuid.uuid4().hex}'
+  with psycopg.connect(postgresql_server) as connection:
+    connection.execute(f'CREATE SCHEMA {name}')
+  return f'{postgresql_server}&options=-csearch_path%3D{name}'

@@ -1,5 +1,6 @@
 import json
 import os
+import resource
 import stat
 from typing import Any, NamedTuple
 
@@ -74,3 +75,22 @@ def test_broken_json_is_located(tmp_path):
   (tmp_path / 'ids.json').write_text('{"a": 1,\n oops}')
   with pytest.raises(ValueError, match=r'ids.json, line 2'):
     files.read_json(tmp_path / 'ids.json')
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+  try:
+    with pytest.raises(OSError, match=r'large.*model\.safetensors'):
+      files.write_bytes(tmp_path / 'model.safetensors', bytes(2000))
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+  assert not list(tmp_path.iterdir())
+
+
+def test_what_killed_writes_leave_is_told_from_other_files(tmp_path):
+  path = tmp_path / 'model.json'
+  with files.atomic(path) as partial:
+    other = tmp_path / '.model.json.backup'
+    other.touch()
+    assert files.partial_files(path) == [partial]

@@ -36,6 +36,11 @@ def names(small_ratings):
     'release': release,
     'model': dpmf_jax.model_from_release(release, ratings),
     'check_pair': check_pair,
+    'clicks': dpmf_jax.from_arrays(
+      ratings.user_ids[ratings.user],
+      ratings.item_ids[ratings.item],
+      name='visits',
+    ),
     'pair': library_pairs('rating', 'replace', (1, 5))[0],
   }  # fmt: skip
 

@@ -76,12 +76,14 @@ def als_explicit(
 def als_implicit(confidence, known, other, *, ridge):
   """Hu, Koren and Volinsky (2008), eq. (4), dense over all pairs.
 
-  `confidence` and `known` are [R, C]: c and p.
+  `confidence` and `known` are [R, C]: c and p. The ridge is times the square
+  root of how many are known.
   """
   found = np.zeros((len(confidence), other.shape[1]))
   for r in range(len(confidence)):
     weight = np.diag(confidence[r])
-    matrix = other.T @ weight @ other + ridge * np.eye(other.shape[1])
+    own = ridge * max((known[r] > 0).sum(), 1) ** 0.5
+    matrix = other.T @ weight @ other + own * np.eye(other.shape[1])
     found[r] = np.linalg.solve(matrix, other.T @ weight @ known[r])
   return found
 

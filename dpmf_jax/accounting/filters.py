@@ -28,7 +28,7 @@ import math
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpmf_jax.accounting import composition, gaussian, rdp
 from dpmf_jax.accounting.events import (
@@ -37,6 +37,7 @@ from dpmf_jax.accounting.events import (
   Gaussian,
   ProvedEvent,
   PureEvent,
+  checked_positive,
   leaves,
   pure_epsilon,
   uncovered,
@@ -46,7 +47,8 @@ _ULP = sys.float_info.epsilon
 # Parts of delta, less than 1 together. Gaussian runs lose next to nothing, and
 # mixtures that begin with one cost little more at so small a delta. Pure sums
 # need no delta; a little lets 0.1 + 0.2 fit into 0.3 in spite of rounding. The
-# last is for what the ends of all runs' noise leave uncovered.
+# last is for what the ends of all runs' noise leave uncovered. A ledger keeps
+# those that it was begun with, whatever they are in a later version.
 MAIN_SHARE = 0.9949
 MIXED_SHARE = 0.00009
 PURE_SHARE = 0.000001
@@ -55,40 +57,65 @@ ENDS_SHARE = 0.005
 _ORDERS = tuple(1 + 2 ** (power / 4) for power in range(-40, 81))
 
 
-def counted(runs: Sequence[Event], *, budget: float, delta: float) -> float:
+class Rule(NamedTuple):
+  """What is fixed before the first release: parts of delta, and the order."""
+
+  main: float
+  mixed: float
+  pure: float
+  ends: float
+  order: float
+
+
+def rule(first: Event, *, budget: float, delta: float) -> Rule:
+  """The rule for a budget, of which the first run is no choice after seeing."""
+  rest = MIXED_SHARE if _all(first, Gaussian) else MAIN_SHARE
+  order = fixed_order(budget, rest * delta)
+  return Rule(MAIN_SHARE, MIXED_SHARE, PURE_SHARE, ENDS_SHARE, order)
+
+
+def checked(found: Rule) -> Rule:
+  """The rule with Python numbers, or an error if it is none."""
+  found = Rule(*(checked_positive(*pair) for pair in found._asdict().items()))
+  if sum(found[:4]) >= 1 or found.order <= 1:
+    raise ValueError(f'{found} is no filter: parts of delta must be below 1')
+  return found
+
+
+def counted(runs: Sequence[Event], *, delta: float, by: Rule) -> float:
   """The epsilon that a budget counts for runs, in the order they were made.
 
-  They fit if it is at most `budget`. Whoever asks before each run, and makes
+  They fit if it is at most the budget. Whoever asks before each run, and makes
   none that does not fit, releases (budget, delta)-DP, however runs are chosen.
   A first run may be made as well if its own epsilon fits: it is chosen before
   anything is seen, and if no filter takes it none takes any more.
   """
-  return min(bounds(runs, budget=budget, delta=delta).values())
+  return min(bounds(runs, delta=delta, by=by).values())
 
 
 def bounds(
-  runs: Sequence[Event], *, budget: float, delta: float
+  runs: Sequence[Event], *, delta: float, by: Rule
 ) -> dict[str, float]:
   """The epsilon of each filter that takes the runs, by its name.
 
   None does where the ends of noise cost more than their part of delta.
   """
   together, found = Composed(tuple(runs)), {}
-  if uncovered(together) > ENDS_SHARE * delta:
+  if uncovered(together) > by.ends * delta:
     return {'none': math.inf}
   together = Composed(composition.merged(together))  # of exact noise
   if _all(together, PureEvent):
     total = min(composition.epsilon_bounds(together, 0.0).values())
     # What is (x + t)-DP is (x, t)-DP.
-    found['pure'] = max(total - PURE_SHARE * delta, 0.0)
+    found['pure'] = max(total - by.pure * delta, 0.0)
   # The first run is no choice after a release, so it may decide.
   begun_gaussian = _all(Composed(tuple(runs[:1])), Gaussian)
-  rest = (MIXED_SHARE if begun_gaussian else MAIN_SHARE) * delta
+  rest = (by.mixed if begun_gaussian else by.main) * delta
   if begun_gaussian:
     mu = gaussian.compose(map(_mu, leaves(together))) * (1 + 2 * _ULP)
-    found['gaussian'] = gaussian.epsilon_of(mu, MAIN_SHARE * delta)
+    found['gaussian'] = gaussian.epsilon_of(mu, by.main * delta)
   found['renyi'] = rdp.epsilon_canonne(
-    composition.curve_of(together), rest, fixed_order(budget, rest)
+    composition.curve_of(together), rest, by.order
   ).epsilon
   return found
 

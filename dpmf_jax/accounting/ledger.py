@@ -1,34 +1,38 @@
 """The ledger: what all releases about one data set have cost together.
 
-  spend(path, event, budget_epsilon=3, delta=1e-6, ...)   before noise is drawn
-  total(path), entries(path), header(path)   for a look at it
-  statement(path), summary(path)   what all of them cost, and when that holds
+  spend(where, event, budget_epsilon=3, delta=1e-6, ...)   before noise is drawn
+  set_budget(where, 5, reason='...')      another budget, which is put down
+  total(where), entries(where), header(where)   for a look at it
+  statement(where), summary(where)   what all of them cost, and when that holds
+  report(where)   that and all rows
+  import_lines(path, where)   what an earlier version wrote
 
-A file of JSON lines that only ever grows. The first line says whose ledger it
-is (data set, unit, relation, budget); each further line is one release. It is
-the curator's own (0600): it names data sets and holds hashes of ratings.
+`where` is the path of a SQLite file, or postgresql://user@host/database for
+people on several hosts, for whom a file on a shared drive would not do. There
+is one ledger in a file or database. It only ever grows, and is the curator's
+own (a file has mode 0600): it names data sets and holds hashes of ratings.
+Passwords belong into ~/.pgpass or PGPASSWORD; where a URL has one, it is in no
+message.
 
-What holds whatever happens, since `spend` returns only after its line is on
+What holds whatever happens, since `spend` returns only after its row is on
 the disk, and noise is drawn only after `spend` has returned:
-- A crash can only over-count. A line without a run costs budget; a run
-  without a line cannot be.
-- Two processes never spend the same rest: reading, deciding and appending
-  happen under one exclusive lock, which the system frees if its holder dies.
+- A crash can only over-count. A row without a run costs budget; a run without
+  a row cannot be.
+- Two processes never spend the same rest: reading, deciding and writing are
+  one serialisable transaction (`ledger_database`).
 - A run that is started again with the same `entry_id` is charged once. The id
   must be kept next to the key of the noise and go wherever that goes: the
-  same key draws the same noise, so there is one release (see `runs.py`).
-
-A last line that is cut off stops everything until the curator has looked. If
-a process was killed inside `spend`, its run never began, and the line may be
-deleted. But a copy of a ledger that was cut short looks the same, and there
-the line may be of a run that was released; only the curator knows which.
+  same key draws the same noise, so there is one release (see `runs`).
+- Rows are a chain: what was altered, removed or moved is named, and nothing is
+  spent until the curator has looked (`ledger_rows` says what goes unnoticed).
 
 Privacy: the total is `accounting.epsilon` of all events composed. It holds if
 the settings of no run, and whether there is one, depended on the releases of
 earlier ones. Where they may have, the budget holds, which is why the first use
 has to name one: it is fixed before anything is released, and runs are refused
-by a rule for which that is proved (`accounting.filters`). Without a budget
-nothing is stated for such runs.
+by a rule for which that is proved (`accounting.filters`), and which is in the
+first row. A budget that is lowered later refuses more, and the first one holds.
+If it is raised, or there is none, nothing is stated for such runs.
 """
 
 from __future__ import annotations
@@ -37,29 +41,33 @@ import math
 import os
 import uuid
 import warnings
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from pathlib import Path
 from typing import Any
 
-from dpmf_jax.accounting import accountant, composition, filters, gaussian
+from dpmf_jax.accounting import accountant, filters, gaussian, ledger_lines
 from dpmf_jax.accounting.encoding import encode
-from dpmf_jax.accounting.events import Composed, Event, leaves
-from dpmf_jax.accounting.ledger_file import (
-  SCHEMA,
+from dpmf_jax.accounting.events import Composed, Event, Gaussian, leaves
+from dpmf_jax.accounting.ledger_rows import (
   UNLIMITED,
+  Book,
   Budget,
+  Change,
   Entry,
   Header,
-  append_line,
+  Record,
+  Row,
+  book_of,
+  checked_budget,
   checked_header,
-  locked,
-  read,
+  rows_after,
 )
 from dpmf_jax.types import Guarantee, Relation, Unit
 
 NOT_VALID = 'not valid if later runs were chosen after seeing earlier ones'
+Where = str | os.PathLike[str]
 
 
 class BudgetExceeded(ValueError):  # noqa: N818
@@ -67,7 +75,7 @@ class BudgetExceeded(ValueError):  # noqa: N818
 
 
 def spend(
-  path: str | os.PathLike[str],
+  where: Where,
   event: Event,
   *,
   delta: float,
@@ -87,7 +95,7 @@ def spend(
   Call it before the first noise is drawn, and draw none if it raises.
 
   Args:
-    path: the ledger; made at its first use, with the budget given then.
+    where: the ledger; begun at its first use, with the budget given then.
     event: all that the release will do, to the last step.
     delta: of the budget, the same for all entries.
     unit, relation: see `types.Guarantee`; the same for all entries.
@@ -107,131 +115,194 @@ def spend(
   Raises:
     BudgetExceeded: with the arithmetic in one line; nothing is spent.
     ValueError: for an event without a proved cost, another's ledger, another
-      budget than the ledger's, or none at the first use.
+      budget than the ledger's, none at the first use, or a ledger that is not
+      as it was written.
+    OSError: where the database cannot be read or written.
   """
-  path = Path(path)
   leaves(event)  # or an error: only what is proved can be added up
-  encoded = encode(event)
-  budget = UNLIMITED if budget_epsilon is None else budget_epsilon
   opened = checked_header(
-    Header(SCHEMA, dataset, digest, unit, relation, budget, delta, _now())
-  )
-  alone = _epsilon(opened, [event])
-  if not math.isfinite(alone):
-    raise ValueError(f'{event!r} has no finite epsilon: it is not private')
-  with locked(path, write=True) as handle:
-    ledger, old = read(handle, path)
-    if ledger is None:
-      if budget_epsilon is None:
-        raise ValueError(
-          f'{path} is new: say with budget_epsilon how much all releases may '
-          f'cost together, or {UNLIMITED!r} (its total is then {NOT_VALID})'
-        )
-      ledger = opened
-      append_line(handle, path, opened._asdict())
-    _check_same(path, ledger, opened, old)
-    if budget_epsilon not in (None, ledger.budget_epsilon):
-      raise ValueError(
-        f'{path} was begun with budget_epsilon={ledger.budget_epsilon!r}, this '
-        f'run has {opened.budget_epsilon!r}: leave it out; a budget that is '
-        'changed after a release holds for nothing'
-      )
-    for entry in old:
-      if entry.id == entry_id:
-        if entry.event != event:
-          raise ValueError(f'{path}: {entry_id} is the id of {entry.event!r}')
-        if digest != entry.digest:
-          # The same noise on other ratings would show their difference.
-          raise ValueError(
-            f'{path}: {entry_id} is the id of a release about other ratings'
-          )
-        return entry
-    _check_fits(path, ledger, _events(old), event, alone)
-    entry = Entry(
-      id=entry_id or str(uuid.uuid4()),
+    Header(
+      id=str(uuid.uuid4()),
       time=_now(),
-      system=system,
-      variant=variant,
-      status='proved',
-      event=event,
-      epsilon=alone,
-      delta=opened.delta,
+      dataset=dataset,
+      digest=digest,
       unit=unit,
       relation=relation,
-      digest=digest,
-      what=what,
+      budget_epsilon=UNLIMITED if budget_epsilon is None else budget_epsilon,
+      delta=delta,
+      rule=None,
     )
-    if dry_run:
-      return entry
-    append_line(handle, path, {**entry._asdict(), 'event': encoded})
-  known = {entry.digest for entry in old} - {''}
+  )
+  entry = Entry(
+    id=entry_id or str(uuid.uuid4()),
+    time=opened.time,
+    system=system,
+    variant=variant,
+    event=event,
+    digest=digest,
+    what=what,
+    delta=opened.delta,
+  )
+  if not math.isfinite(_epsilon(opened, [event])):
+    raise ValueError(f'{event!r} has no finite epsilon: it is not private')
+  name = _name(where)
+
+  def decide(rows: list[Row]) -> tuple[tuple[Book, Entry], list[Row]]:
+    """(the ledger so far, the entry), and rows to add."""
+    if not rows:
+      if budget_epsilon is None:
+        raise ValueError(
+          f'{name} is new: say with budget_epsilon how much all releases may '
+          f'cost together, or {UNLIMITED!r} (its total is then {NOT_VALID})'
+        )
+      book = Book(opened, (), ())
+      _check_fits(name, book, event)
+      begun = opened._replace(rule=_rule(book, [event]))
+      return (book, entry), rows_after(None, [begun, entry])
+    book = _book(name, rows)
+    _check_same(name, book, opened)
+    for old in (book.header, *book.later):
+      if old.id == entry_id:
+        return (book, _paid(name, old, event, digest)), []
+    if budget_epsilon is not None and opened.budget_epsilon != book.budget:
+      raise ValueError(
+        f'{name} has budget_epsilon={book.budget!r}, this run has '
+        f'{opened.budget_epsilon!r}: leave it out; dpmf account --set_budget '
+        'changes it, with a reason'
+      )
+    _check_fits(name, book, event)
+    return (book, entry), rows_after(rows[-1], [entry])
+
+  if dry_run:
+    try:
+      rows = _database().look(where)
+    except FileNotFoundError:
+      rows = []
+    return decide(rows)[0][1]
+  book, entry = _database().change(where, decide)
+  known = {old.digest for old in book.entries} - {''}
   if digest and known and digest not in known:
     warnings.warn(
-      f'{path}: the ratings differ from those of earlier entries; they are '
+      f'{name}: the ratings differ from those of earlier entries; they are '
       'counted together, as the same people may be in both',
       stacklevel=2,
     )
-  if ledger.budget_epsilon == UNLIMITED:
+  if book.budget == UNLIMITED:
     warnings.warn(
-      f'{path} has no budget: its total is {NOT_VALID}', stacklevel=2
+      f'{name} has no budget: its total is {NOT_VALID}', stacklevel=2
     )
   return entry
 
 
-def header(path: str | os.PathLike[str]) -> Header:
+def set_budget(where: Where, budget_epsilon: Budget, *, reason: str) -> Change:
+  """The row that says from here on another budget is meant, and why.
+
+  A lower one refuses more runs; what is stated stays the first. With a higher
+  one nothing is stated any more for runs that are chosen after seeing others.
+  """
+  reason = ' '.join(reason.split())
+  if not reason:
+    raise ValueError(f'reason={reason!r} must say why the budget is changed')
+  change = Change(
+    str(uuid.uuid4()), _now(), checked_budget(budget_epsilon), reason
+  )
+  name = _name(where)
+
+  def decide(rows: list[Row]) -> tuple[Change, list[Row]]:
+    if _book(name, rows).budget == change.budget_epsilon:
+      raise ValueError(
+        f'{name} has budget_epsilon={change.budget_epsilon!r} already'
+      )
+    return change, rows_after(rows[-1], [change])
+
+  return _database().change(where, decide)
+
+
+def import_lines(path: Where, where: Where) -> Book:
+  """A new ledger with all that a file of an earlier version holds.
+
+  It is written whole or not at all, and the file is then renamed to
+  `*.imported`, so that nobody goes on with it. No run may be using it.
+  """
+  path, name = Path(path), _name(where)
+  records = ledger_lines.records(path)
+
+  def decide(rows: list[Row]) -> tuple[Book, list[Row]]:
+    if rows:
+      raise ValueError(f'{name} is a ledger already: import into a new one')
+    made = rows_after(None, records)
+    return _book(name, made), made
+
+  book = _database().change(where, decide)
+  os.replace(path, path.with_name(f'{path.name}.imported'))
+  return book
+
+
+def header(where: Where) -> Header:
   """What the ledger is about."""
-  return _look(path)[0]
+  return _look(where).header
 
 
-def entries(path: str | os.PathLike[str]) -> list[Entry]:
+def entries(where: Where) -> list[Entry]:
   """All releases in the ledger, oldest first."""
-  return _look(path)[1]
+  return _look(where).entries
 
 
-def total(path: str | os.PathLike[str], delta: float | None = None) -> float:
+def total(where: Where, delta: float | None = None) -> float:
   """The epsilon of all releases together, at the budget's delta by default.
 
   It is not valid if later runs were chosen after seeing earlier ones; see
   `statement` for what is.
   """
-  ledger, old = _look(path)
-  return _epsilon(ledger, _events(old), delta)
+  book = _look(where)
+  return _epsilon(book.header, book.events, delta)
 
 
-def statement(path: str | os.PathLike[str]) -> dict[str, Any]:
+def statement(where: Where) -> dict[str, Any]:
   """What all releases cost together, and when that holds, for JSON.
 
   `epsilon` is the `total`, with its `caveat`. `adaptive_epsilon` has none and
   is for all releases so far and to come: the budget, or None where there is no
-  proof. `counted_epsilon` is what is compared with the budget.
+  proof. `counted_epsilon` is what is compared with the budget, `left_epsilon`
+  that of Gaussian noise which would still fit. `head` is the last row's hash.
   """
-  ledger, old = _look(path)
-  counted = _counted(ledger, _events(old))
-  adaptive, holds = _adaptive(ledger, counted)
-  return {
-    'dataset': ledger.dataset,
-    'unit': ledger.unit,
-    'relation': ledger.relation,
-    'releases': len(old),
-    'status': 'proved',
-    'delta': ledger.delta,
-    'epsilon': _epsilon(ledger, _events(old)),
-    'caveat': NOT_VALID,
-    'budget_epsilon': ledger.budget_epsilon,
-    'counted_epsilon': counted,
-    'adaptive_epsilon': adaptive,
-    'holds': holds,
-  }
+  return _statement(_look(where))
 
 
-def summary(path: str | os.PathLike[str]) -> str:
+def report(where: Where, *, head: str | None = None) -> dict[str, Any]:
+  """The `statement` and all rows, for JSON.
+
+  Args:
+    where: the ledger.
+    head: a hash that was its `head` once. ValueError where no row has it: its
+      last rows were cut off, or all of it was written anew.
+  """
+  book = _look(where)
+  if head is not None and head not in book.hashes:
+    raise ValueError(
+      f'{_name(where)} has no row with the hash {head}: rows were cut off at '
+      'its end, or all were written anew; put back a copy that has it'
+    )
+  rows = []
+  for number, record in enumerate((book.header, *book.later), 1):
+    values = {'number': number, 'hash': book.hashes[number - 1]}
+    values |= record._asdict()
+    if isinstance(record, Entry):
+      values |= {'event': encode(record.event), 'epsilon': record.epsilon}
+    if isinstance(record, Header):
+      values['rule'] = record.rule and record.rule._asdict()
+    rows.append(values)
+  return {'ledger': _name(where)} | _statement(book) | {'rows': rows}
+
+
+def summary(where: Where) -> str:
   """One line: how much the releases took of the budget, and what holds."""
-  ledger, old = _look(path)
-  budget, counted = ledger.budget_epsilon, _counted(ledger, _events(old))
-  of = '' if budget == UNLIMITED else f' of {_plain(budget)}'
+  book = _look(where)
+  counted = _counted(book, book.events)
+  of = '' if book.budget == UNLIMITED else f' of {_plain(book.budget)}'
   return (
-    f'ledger: {_releases(len(old))}, epsilon {_shown(counted)}{of} spent at '
-    f'delta {_plain(ledger.delta)}; {_adaptive(ledger, counted)[1]}'
+    f'ledger: {_releases(len(book.entries))}, epsilon {shown(counted)}{of} '
+    f'spent at delta {_plain(book.header.delta)}; {_adaptive(book, counted)[1]}'
   )
 
 
@@ -250,131 +321,205 @@ def proved_event(guarantee: Guarantee) -> Event:
   return guarantee.event
 
 
-def _epsilon(
-  ledger: Header, parts: Iterable[Event], delta: float | None = None
-) -> float:
-  """The epsilon of all events together by the accountant's best rule."""
-  parts = tuple(parts)
-  if not parts:
-    return 0.0
-  # Composing may round up. One event alone keeps its own epsilon, so that a
-  # run that was calibrated to the whole budget fits into it.
-  event = parts[0] if len(parts) == 1 else Composed(parts)
-  accountant.check_relation(event, ledger.relation)
-  return accountant.epsilon(event, ledger.delta if delta is None else delta)
-
-
-def _counted(ledger: Header, parts: list[Event]) -> float:
-  """The epsilon that the budget counts, or the total where there is none."""
-  budget = ledger.budget_epsilon
-  # A first run is chosen before anything is released: its own epsilon holds.
-  if budget == UNLIMITED or len(parts) <= 1:
-    return _epsilon(ledger, parts)
-  return filters.counted(parts, budget=budget, delta=ledger.delta)
-
-
-def _adaptive(ledger: Header, counted: float) -> tuple[float | None, str]:
-  """(epsilon, words) for runs that are chosen after seeing earlier ones."""
-  budget = ledger.budget_epsilon
-  if budget == UNLIMITED:
-    return None, f'no budget: {NOT_VALID}'
-  if ledger.schema != SCHEMA:
-    return None, f'begun by an earlier version: {NOT_VALID}'
-  if counted > budget:
-    return None, f'more than its budget, line 1 was changed: {NOT_VALID}'
-  return budget, (
-    'if later runs are chosen after seeing earlier ones, what holds is the '
-    f'budget, epsilon {_plain(budget)} at delta {_plain(ledger.delta)}'
-  )
-
-
-def _events(old: list[Entry]) -> list[Event]:
-  return [entry.event for entry in old]
-
-
-def _check_same(
-  path: Path, ledger: Header, run: Header, old: list[Entry]
-) -> None:
-  """Raises ValueError where the ledger is not the one for this run."""
-  known = {ledger.digest, *(entry.digest for entry in old)} - {''}
-  if run.dataset != ledger.dataset and run.digest not in known:
-    raise ValueError(
-      f'{path} is the ledger of {ledger.dataset!r}, this run is on '
-      f'{run.dataset!r} with other ratings: use a ledger of its own, or if the '
-      'same people are in both, keep the name'
-    )
-  for name in ('unit', 'relation', 'delta'):
-    theirs, ours = getattr(ledger, name), getattr(run, name)
-    if theirs != ours:
-      raise ValueError(
-        f'{path} counts with {name}={theirs!r}, this run has {ours!r}: the two '
-        'cannot be added up'
-      )
-
-
-def _check_fits(
-  path: Path, ledger: Header, spent: list[Event], event: Event, alone: float
-) -> None:
-  """Raises BudgetExceeded where the budget does not have room for the event."""
-  budget, delta = ledger.budget_epsilon, ledger.delta
-  if budget == UNLIMITED:
-    return
-  together = _counted(ledger, [*spent, event])
-  if together <= budget:
-    return
-  if math.isinf(together):
-    raise BudgetExceeded(
-      f'{path} has {_releases(len(spent))}, and with this run the ends of '
-      'noise that is drawn in floats cost more than '
-      f'{filters.ENDS_SHARE:g} of delta {_plain(delta)}; use a larger delta, '
-      'in a ledger of its own'
-    )
-  before = _counted(ledger, spent)
-  more = ', counted for runs that may be chosen after seeing others'
-  raise BudgetExceeded(
-    f'{path} has {_releases(len(spent))} of epsilon {_shown(before)}, this '
-    f'run is {_shown(alone)}, and together they are {_shown(together)}'
-    f'{more if together > before + alone else ""}: more than the budget '
-    f'of {_plain(budget)} (all at delta {_plain(delta)}); '
-    + _what_fits(spent, budget, delta)
-  )
-
-
-def _what_fits(spent: list[Event], budget: float, delta: float) -> str:
-  """How much a further run could spend, where that is cheap to say."""
-  try:
-    used = composition.gaussian_mu(Composed(tuple(spent)))
-  except ValueError:  # other mechanisms than Gaussian noise
-    return 'use more noise'
-  whole = gaussian.mu_of(budget, filters.MAIN_SHARE * delta)
-  left = math.sqrt(max(whole**2 - used**2, 0.0))
-  # Less than this, and rounding would decide whether it fits.
-  fits = gaussian.epsilon_of(left, delta) if left > 1e-4 * whole else 0
-  if fits == 0:
-    return 'nothing is left'
-  shown = _shown(fits * (1 - 1e-7), down=True)
-  return f'Gaussian noise with epsilon {shown} would still fit'
-
-
-def _look(path: str | os.PathLike[str]) -> tuple[Header, list[Entry]]:
-  path = Path(path)
-  with locked(path, write=False) as handle:
-    ledger, old = read(handle, path)
-  if ledger is None:
-    raise ValueError(f'{path} is empty: not a ledger yet')
-  return ledger, old
-
-
-def _releases(count: int) -> str:
-  return f'{count} release{"" if count == 1 else "s"}'
-
-
-def _shown(epsilon: float, *, down: bool = False) -> str:
+def shown(epsilon: float, *, down: bool = False) -> str:
   """Four digits of an epsilon, rounded to the safe side."""
   rounding = ROUND_FLOOR if down else ROUND_CEILING
   # Nine digits first, or 1 + 1e-16 would be shown as 1.001.
   context = Context(prec=4, rounding=rounding)
   return f'{float(context.create_decimal(f"{epsilon:.9g}")):g}'
+
+
+def _statement(book: Book) -> dict[str, Any]:
+  ledger, counted = book.header, _counted(book, book.events)
+  adaptive, holds = _adaptive(book, counted)
+  return {
+    'dataset': ledger.dataset,
+    'unit': ledger.unit,
+    'relation': ledger.relation,
+    'releases': len(book.entries),
+    'status': 'proved',
+    'delta': ledger.delta,
+    'epsilon': _epsilon(ledger, book.events),
+    'caveat': NOT_VALID,
+    'budget_epsilon': book.budget,
+    'counted_epsilon': counted,
+    'left_epsilon': _left(book),
+    'adaptive_epsilon': adaptive,
+    'holds': holds,
+    'head': book.hashes[-1],
+  }
+
+
+def _epsilon(
+  ledger: Header, parts: Sequence[Event], delta: float | None = None
+) -> float:
+  """The epsilon of all events together by the accountant's best rule."""
+  if not parts:
+    return 0.0
+  # Composing may round up. One event alone keeps its own epsilon, so that a
+  # run that was calibrated to the whole budget fits into it.
+  event = parts[0] if len(parts) == 1 else Composed(tuple(parts))
+  accountant.check_relation(event, ledger.relation)
+  return accountant.epsilon(event, ledger.delta if delta is None else delta)
+
+
+def _counted(book: Book, parts: Sequence[Event]) -> float:
+  """The epsilon that the budget counts, or the total where there is none."""
+  rule = book.header.rule or _rule(book, parts)
+  # A first run is chosen before anything is released: its own epsilon holds.
+  if book.budget == UNLIMITED or rule is None or len(parts) <= 1:
+    return _epsilon(book.header, parts)
+  return filters.counted(parts, delta=book.header.delta, by=rule)
+
+
+def _rule(book: Book, parts: Sequence[Event]) -> filters.Rule | None:
+  """What a budget is kept by from the first run on, if there is one."""
+  if book.budget == UNLIMITED or not parts:
+    return None
+  return filters.rule(parts[0], budget=book.budget, delta=book.header.delta)
+
+
+def _adaptive(book: Book, counted: float) -> tuple[float | None, str]:
+  """(epsilon, words) for runs that are chosen after seeing earlier ones."""
+  first, now = book.header.budget_epsilon, book.budget
+  if first == UNLIMITED:
+    begun = 'no budget' if now == UNLIMITED else 'begun without a budget'
+    return None, f'{begun}: {NOT_VALID}'
+  if book.header.rule is None:
+    return None, f'begun by an earlier version: {NOT_VALID}'
+  before = 0
+  for record in book.later:
+    if isinstance(record, Entry):
+      before += 1
+    elif record.budget_epsilon == UNLIMITED or record.budget_epsilon > first:
+      return None, (
+        f'the budget was raised after {_releases(before)}: epsilon '
+        f'{_plain(first)} holds for what was released before that, and the '
+        f'total of all is {NOT_VALID}'
+      )
+  if counted > first:
+    return None, f'more than its budget, which was not kept: {NOT_VALID}'
+  which = 'the budget' if now == first else 'the budget it was begun with'
+  return first, (
+    f'if later runs are chosen after seeing earlier ones, what holds is '
+    f'{which}, epsilon {_plain(first)} at delta {_plain(book.header.delta)}'
+  )
+
+
+def _check_same(name: str, book: Book, run: Header) -> None:
+  """Raises ValueError where the ledger is not the one for this run."""
+  ledger = book.header
+  known = {ledger.digest, *(entry.digest for entry in book.entries)} - {''}
+  if run.dataset != ledger.dataset and run.digest not in known:
+    raise ValueError(
+      f'{name} is the ledger of {ledger.dataset!r}, this run is on '
+      f'{run.dataset!r} with other ratings: use a ledger of its own, or if the '
+      'same people are in both, keep the name'
+    )
+  for fact in ('unit', 'relation', 'delta'):
+    theirs, ours = getattr(ledger, fact), getattr(run, fact)
+    if theirs != ours:
+      raise ValueError(
+        f'{name} counts with {fact}={theirs!r}, this run has {ours!r}: the two '
+        'cannot be added up'
+      )
+
+
+def _paid(name: str, old: Record, event: Event, digest: str) -> Entry:
+  """The row with a run's id, if it stands for the same release."""
+  if not isinstance(old, Entry) or old.event != event:
+    what = old.event if isinstance(old, Entry) else type(old).__name__
+    raise ValueError(f'{name}: {old.id} is the id of {what!r}')
+  if old.digest != digest:
+    # The same noise on other ratings would show their difference.
+    raise ValueError(
+      f'{name}: {old.id} is the id of a release about other ratings'
+    )
+  return old
+
+
+def _check_fits(name: str, book: Book, event: Event) -> None:
+  """Raises BudgetExceeded where the budget does not have room for the event."""
+  budget, delta = book.budget, book.header.delta
+  if budget == UNLIMITED:
+    return
+  together = _counted(book, [*book.events, event])
+  if together <= budget:
+    return
+  releases = _releases(len(book.entries))
+  if math.isinf(together):
+    ends = book.header.rule.ends if book.header.rule else filters.ENDS_SHARE
+    raise BudgetExceeded(
+      f'{name} has {releases}, and with this run the ends of noise that is '
+      f'drawn in floats cost more than {ends:g} of delta {_plain(delta)}; use '
+      'a larger delta, in a ledger of its own'
+    )
+  alone = _epsilon(book.header, [event])
+  before = _counted(book, book.events)
+  more = ', counted for runs that may be chosen after seeing others'
+  raise BudgetExceeded(
+    f'{name} has {releases} of epsilon {shown(before)}, this '
+    f'run is {shown(alone)}, and together they are {shown(together)}'
+    f'{more if together > before + alone else ""}: more than the budget '
+    f'of {_plain(budget)} (all at delta {_plain(delta)}); '
+    + what_fits(_left(book))
+  )
+
+
+def what_fits(left: float | None) -> str:
+  """How much a further run could spend, in words."""
+  if left is None:
+    return 'nothing is refused'
+  if left == 0:
+    return 'nothing is left'
+  return f'Gaussian noise with epsilon {shown(left, down=True)} would still fit'
+
+
+def _left(book: Book) -> float | None:
+  """The epsilon of Gaussian noise that would still fit; None: any would."""
+  budget, delta = book.budget, book.header.delta
+  if budget == UNLIMITED:
+    return None
+  whole = gaussian.mu_of(budget, delta)
+  # Less than this, and rounding would decide whether it fits.
+  low, high = 1e-4 * whole, whole
+  fits = lambda mu: _counted(book, [*book.events, Gaussian(1 / mu)]) <= budget
+  if not fits(low):
+    return 0.0
+  while high - low > 1e-6 * low:
+    middle = math.sqrt(low * high)
+    low, high = (middle, high) if fits(middle) else (low, middle)
+  return gaussian.epsilon_of(low, delta) * (1 - 1e-7)
+
+
+def _look(where: Where) -> Book:
+  return _book(_name(where), _database().look(where))
+
+
+def _book(name: str, rows: list[Row]) -> Book:
+  if not rows:
+    raise ValueError(f'{name} is empty: not a ledger yet')
+  try:
+    return book_of(rows)
+  except ValueError as error:
+    raise ValueError(
+      f'{name}, {error}; put back a copy that is whole'
+    ) from None
+
+
+def _name(where: Where) -> str:
+  return _database().name_of(where)
+
+
+def _database() -> Any:
+  """The module that talks to databases, whose import takes a while."""
+  from dpmf_jax.accounting import ledger_database
+
+  return ledger_database
+
+
+def _releases(count: int) -> str:
+  return f'{count} release{"" if count == 1 else "s"}'
 
 
 def _plain(number: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import importlib.resources
 import json
@@ -17,7 +18,7 @@ from typing import Any, cast
 import dpmf_jax
 from dpmf_jax import accounting, files, plans
 from dpmf_jax.accounting import groups
-from dpmf_jax.accounting.encoding import encode
+from dpmf_jax.accounting.encoding import decode, encode
 from dpmf_jax.certificates import wording
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.types import Guarantee
@@ -74,12 +75,15 @@ _RULES = {
 }
 
 
+_version = functools.cache(importlib.metadata.version)  # reads files
+
+
 def versions() -> dict[str, str]:
   """Those of the packages that run."""
   return {
     'dpmf_jax': dpmf_jax.__version__,
     'python': platform.python_version(),
-  } | {package: importlib.metadata.version(package) for package in _PACKAGES}
+  } | {package: _version(package) for package in _PACKAGES}
 
 
 def _settings(config: Any) -> dict[str, Any]:
@@ -269,22 +273,48 @@ def validate(certificate: Any) -> None:
 def read(path: str | Path) -> dict[str, Any]:
   """The certificate in a run's folder or in a file, once it is found valid.
 
-  Raises ValueError, which names the file, where it is broken.
+  Raises ValueError, which names the file, where it is broken, where its epsilon
+  is not what its event gives, or where a file beside it is not the one that it
+  is of. Who changes all of them together is found by a signature
+  (`certificates.signatures`) alone.
   """
   path = Path(path)
   if path.is_dir():
     path = path / 'certificate.json'
-  try:
-    document = files.read_json(path)
-  except UnicodeDecodeError:
-    raise ValueError(f'{path} is not UTF-8 text') from None
-  except RecursionError:
-    raise ValueError(f'{path} is nested too deeply') from None
+  document = files.read_json(path)
   try:
     validate(document)
+    _check_epsilon(document)
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from None
+  check_files(path.parent, document)
   return document
+
+
+def _check_epsilon(document: dict[str, Any]) -> None:
+  """Raises ValueError where epsilon is not that of the event."""
+  if document['event'] is None:
+    return
+  stated, event = document['epsilon'], decode(document['event'])
+  found = min(accounting.bounds(event, document['delta']).values())
+  # Another version may have a better bound, not a worse one.
+  same = document['versions'].get('dpmf_jax') == dpmf_jax.__version__
+  if stated < found * (1 - 1e-9) or (same and stated > found * (1 + 1e-9)):
+    raise ValueError(
+      f'certificate, field epsilon: {stated:.6g} is not what its event costs, '
+      f'{found:.6g} at delta {document["delta"]:g}'
+    )
+
+
+def check_files(folder: Path, document: Mapping[str, Any]) -> None:
+  """Raises ValueError where a file in `folder` is not the certificate's."""
+  for name, digest in document.get('files', {}).items():
+    path = folder / name
+    if path.is_file() and files.sha256(path) != digest:
+      raise ValueError(
+        f'{path} is not the file that certificate.json is of: its SHA-256 is '
+        'another; take both from the same run'
+      )
 
 
 def _check_finite(value: Any, path: str) -> None:

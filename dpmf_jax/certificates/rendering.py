@@ -58,17 +58,22 @@ def markdown(certificate: Mapping[str, Any]) -> str:
 
 def html(certificate: Mapping[str, Any]) -> str:
   """The whole certificate as one HTML page that needs no other file."""
+  banners, body = html_parts(certificate)
+  page = importlib.resources.files('dpmf_jax.certificates') / 'page.html'
+  return string.Template(page.read_text(encoding='utf-8')).substitute(
+    title=html_escapes.escape(title(certificate)), banners=banners, body=body
+  )
+
+
+def html_parts(certificate: Mapping[str, Any]) -> tuple[str, str]:
+  """What a reader must see first, and all sections, for a page of HTML."""
   mark = html_escapes.escape
   banners = ''.join(
     f'<div class="notice {notice.kind}" role="note"><strong>'
     f'{mark(notice.title)}</strong><span>{mark(notice.words)}</span></div>\n'
     for notice in notices(certificate)
   )
-  body = ''.join(map(_html_section, sections(certificate)))
-  page = importlib.resources.files('dpmf_jax.certificates') / 'page.html'
-  return string.Template(page.read_text(encoding='utf-8')).substitute(
-    title=mark(title(certificate)), banners=banners, body=body
-  )
+  return banners, ''.join(map(_html_section, sections(certificate)))
 
 
 def _html_section(section: Section) -> str:

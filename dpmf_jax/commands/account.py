@@ -36,9 +36,19 @@ The certificate of a run, checked and in words:
 
   dpmf account --certificate=runs/first --html=first.html
 
-What all runs in a ledger cost together, and when that holds:
+Signed, so that others can tell whose it is, and checked:
 
-  dpmf account --ledger=ml-100k.ledger
+  openssl genpkey -algorithm ed25519 -out key.pem
+  openssl pkey -in key.pem -pubout -out public.pem
+  dpmf account --certificate=runs/first --sign=key.pem
+  dpmf account --certificate=runs/first --verify=public.pem
+
+What all runs in a ledger cost together, when that holds, what is left, and all
+its rows; another budget, which is put down; and what an earlier version wrote:
+
+  dpmf account --ledger=ml-100k.db --format=html > ledger.html
+  dpmf account --ledger=ml-100k.db --set_budget=5 --reason='second study'
+  dpmf account --import_ledger=ml-100k.ledger --ledger=ml-100k.db
 
 Any system of dpmf train, with its settings; those that are not given are as
 in training:
@@ -56,6 +66,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from absl import flags
@@ -100,13 +111,42 @@ _PLOT_BY = flags.DEFINE_enum(
 _CERTIFICATE = flags.DEFINE_string(
   'certificate', None, 'Folder of a run, whose certificate is to be shown.'
 )
+_SIGN = flags.DEFINE_string(
+  'sign', None, 'Ed25519 key (PEM) to sign that certificate with.'
+)
+_VERIFY = flags.DEFINE_string(
+  'verify', None, 'Public key (PEM) that its signature must be of.'
+)
 _HTML = flags.DEFINE_string('html', None, 'File for the certificate as HTML.')
 _MARKDOWN = flags.DEFINE_string(
   'markdown', None, 'File for the certificate as Markdown.'
 )
 _LEDGER = flags.DEFINE_string(
-  'ledger', None, 'File of dpmf train --ledger, whose total is to be shown.'
+  'ledger', None, 'That of dpmf train --ledger, which is to be shown.'
 )
+_FORMAT = flags.DEFINE_enum(
+  'format', None, ['text', 'json', 'html'], 'What --ledger is shown as: text.'
+)
+_HEAD = flags.DEFINE_string(
+  'head',
+  None,
+  'Hash of a row that --ledger must have: a head that was noted, to see that '
+  'nothing was cut off since.',
+)
+_SET_BUDGET = flags.DEFINE_string(
+  'set_budget',
+  None,
+  'Another budget for --ledger from now on, or unlimited. One that is raised '
+  'does not hold for runs that are chosen after seeing earlier ones.',
+)
+_REASON = flags.DEFINE_string('reason', None, 'Why --set_budget; it is kept.')
+_IMPORT_LEDGER = flags.DEFINE_string(
+  'import_ledger',
+  None,
+  'Ledger of an earlier version, a file of lines, to be made the new --ledger. '
+  'It is renamed to *.imported; no run may be using it.',
+)
+_OF_LEDGERS = _FORMAT, _HEAD, _SET_BUDGET, _REASON, _IMPORT_LEDGER
 _SIGMA = flags.DEFINE_float(
   'sigma',
   None,
@@ -152,7 +192,10 @@ GROUPS = {
     'variant', 'scale', 'epsilon', 'delta', 'relation', 'steps',
     'noise_multiplier', 'sigma', *_names(_OF_PLAIN),
   ),
-  'a run or a ledger instead': ('certificate', 'ledger'),
+  'a run or a ledger instead': (
+    'certificate', 'sign', 'verify', 'ledger', 'format', 'head', 'set_budget',
+    'reason', 'import_ledger',
+  ),
   'output': ('table', 'csv', 'plot', 'plot_by', 'html', 'markdown'),
 }  # fmt: skip
 ONLY = {'sigma': ('gaussian_mf',)} | {
@@ -237,7 +280,10 @@ def main(_: Sequence[str]) -> None:
     return show_certificate()
   if _LEDGER.value is not None:
     return show_ledger()
-  _refuse('an account; it needs --certificate', _HTML, _MARKDOWN)
+  _refuse('an account; it needs --ledger', *_OF_LEDGERS)
+  _refuse(
+    'an account; it needs --certificate', _HTML, _MARKDOWN, _SIGN, _VERIFY
+  )
   system, table = _given(_SYSTEM), _TABLE.value
   plain = system in _PLAIN
   if plain:
@@ -373,13 +419,14 @@ def draw(path: str, system: str, answer: Answer) -> None:
 def show_certificate() -> None:
   """Checks the certificate of a run, prints it, and writes other formats."""
   _refuse('--certificate', _SYSTEM, _STEPS, _EPSILON, _TABLE, _CSV, _PLOT)
-  _refuse('--certificate', _LEDGER)
+  _refuse('--certificate', _LEDGER, *_OF_LEDGERS)
   if _DELTA.present:
     raise ValueError('--delta is not for --certificate: it has its own')
   from dpmf_jax import certificates, files
   from dpmf_jax.certificates import rendering
 
   document = certificates.read(_CERTIFICATE.value or '')
+  _sign_or_verify(Path(_CERTIFICATE.value or ''))
   for flag, render in (
     (_HTML, rendering.html),
     (_MARKDOWN, rendering.markdown),
@@ -389,13 +436,36 @@ def show_certificate() -> None:
   print(rendering.text(document))
 
 
-def show_ledger() -> None:
-  """Prints what all the runs in a ledger cost together."""
-  _refuse('--ledger', _SYSTEM, _STEPS, _EPSILON, _TABLE, _CSV, _PLOT)
-  _refuse('--ledger', _HTML, _MARKDOWN)
-  from dpmf_jax.accounting import ledger
+def _sign_or_verify(folder: Path) -> None:
+  """What --sign and --verify ask for, of the certificate in a run's folder."""
+  from dpmf_jax.certificates import signatures
 
-  print(json.dumps(ledger.statement(_LEDGER.value or ''), allow_nan=False))
+  if (_SIGN.value or _VERIFY.value) and not folder.is_dir():
+    raise ValueError(f'--certificate={folder} must be a folder, to be signed')
+  if _SIGN.value:
+    print('signed: ', signatures.sign(folder, _SIGN.value), '\n', sep='')
+  if _VERIFY.value:
+    signatures.verify(folder, _VERIFY.value)
+    print(f'the signature is of {_VERIFY.value}\n')
+
+
+def show_ledger() -> None:
+  """Changes the ledger if that is asked for, and prints it."""
+  _refuse('--ledger', _SYSTEM, _STEPS, _EPSILON, _TABLE, _CSV, _PLOT)
+  _refuse('--ledger', _HTML, _MARKDOWN, _SIGN, _VERIFY)
+  from dpmf_jax.accounting import ledger
+  from dpmf_jax.commands import ledgers
+
+  where, budget = _given(_LEDGER), ledgers.budget(_SET_BUDGET)
+  if _IMPORT_LEDGER.value is not None:
+    _refuse('--import_ledger', _SET_BUDGET, _REASON, _HEAD)
+    ledger.import_lines(_IMPORT_LEDGER.value, where)
+  elif budget is not None:
+    ledger.set_budget(where, budget, reason=_given(_REASON))
+  else:
+    _refuse('--ledger; it needs --set_budget', _REASON)
+  report = ledger.report(where, head=_HEAD.value)
+  print(ledgers.FORMATS[_FORMAT.value or 'text'](report))
 
 
 def _numbers(

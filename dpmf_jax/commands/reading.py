@@ -16,8 +16,8 @@ _COLUMNS = flags.DEFINE_list(
   'columns',
   None,
   'Which column is which, by its name in the header or its position from 0: '
-  'user=userId,item=movieId,rating=2. Of a matrix user is that of user ids and '
-  'item the first one with ratings.',
+  'user=userId,item=movieId,rating=2; also timestamp and count. Of a matrix '
+  'user is that of user ids and item the first one with ratings.',
 )
 _DELIMITER = flags.DEFINE_string(
   'delimiter',

@@ -9,6 +9,10 @@ and on a file of your own, with lines of user, item, rating:
   dpmf train --ratings=ratings.csv --scale=1,5 --epsilon=4 \\
     --output=runs/mine
 
+A file without ratings, with lines of user,item or a header such as
+user,item,plays, has clicks, and what is learned of it is which items come
+first.
+
 The folder gets model.safetensors (what the guarantee covers, and nothing
 else), certificate.json, ids.json, metrics.json, learning_curve.png,
 error_cdf.png and private/ (keep it secret). A run that was interrupted goes on
@@ -16,15 +20,17 @@ from its last checkpoint when the same command is given again.
 
 With --ledger=FILE the run is put down in the data set's ledger before any
 noise is drawn, and refused (exit code 1) if all runs together would cost more
-than the budget that the ledger was begun with:
+than its budget:
 
   dpmf train --dataset=ml-100k --epsilon=1 --output=runs/first \\
-    --ledger=ml-100k.ledger --budget_epsilon=3
+    --ledger=ml-100k.db --budget_epsilon=3
 
 The budget holds even if runs are chosen after seeing what earlier ones
-released. It must be named at the ledger's first use and cannot be changed. With
---budget_epsilon=unlimited nothing is refused; the total that is then printed is
-not valid if later runs were chosen after seeing earlier ones.
+released. It must be named at the ledger's first use; dpmf account --set_budget
+changes it. With --budget_epsilon=unlimited nothing is refused; the total that
+is then printed is not valid if later runs were chosen after seeing earlier
+ones. People on several hosts use --ledger=postgresql://user@host/database, with
+the password in ~/.pgpass.
 
 A personalized system needs the epsilon that each rating is to have, a public
 fact: --epsilon_column=NAME (of the --ratings file), --epsilon_file=FILE (lines
@@ -51,6 +57,7 @@ from absl import flags
 from dpmf_jax import plans
 from dpmf_jax.commands import (
   cli,
+  ledgers,
   plugins,
   reading,
   settings,
@@ -68,15 +75,15 @@ _SYSTEM = flags.DEFINE_enum(
   [*plans.SPECS, 'auto'],
   'What to train. auto: what is best for this --unit and --epsilon and so many '
   'users and items, and how, by a rule that looks at no rating '
-  '(plans/auto.py). sdmf, sdbpr and sdfm with --variant=sound are local_mf.\n'
-  + settings.SYSTEM_HELP,
+  '(plans/auto.py). sdmf and sdfm with --variant=sound are local_mf, '
+  'sdbpr is local_ranking.\n' + settings.SYSTEM_HELP,
 )
 _TASK = flags.DEFINE_enum(
   'task',
   None,
   ['rating', 'ranking'],
-  'What --system=auto is to learn: ratings, the default, or which items come '
-  'first.',
+  'What --system=auto is to learn: ratings, the default where there are any, '
+  'or which items come first.',
 )
 _VARIANT = settings.define_variant()
 _DELTA = flags.DEFINE_float(
@@ -95,9 +102,16 @@ _DATASET = flags.DEFINE_string(
 _RATINGS = flags.DEFINE_string('ratings', None, 'A ratings file, instead.')
 _SCALE = flags.DEFINE_list(
   'scale',
-  ['1', '5'],
-  'Lowest and highest rating that --ratings can hold. A public fact: it is '
-  'never taken from the data.',
+  None,
+  'Lowest and highest rating that --ratings can hold, 1,5 by default. A public '
+  'fact: it is never taken from the data.',
+)
+_MAX_COUNT = flags.DEFINE_integer(
+  'max_count',
+  None,
+  '--ratings has counts, of clicks or plays, and so many of one count at most: '
+  'a public fact. 1, the default of a file without ratings, makes all '
+  'interactions alike.',
 )
 _TITLES = flags.DEFINE_string(
   'titles', None, 'A file with item titles for --ratings (movies.dat, u.item).'
@@ -136,8 +150,16 @@ _OVERWRITE = flags.DEFINE_bool(
 )
 _TEST_FRACTION = flags.DEFINE_float(
   'test_fraction',
-  0.2,
-  'Part of the ratings held out to measure accuracy; 0 trains on all.',
+  None,
+  'Part of the ratings held out to measure accuracy, 0.2 by default; 0 trains '
+  'on all.',
+)
+_SPLIT = flags.DEFINE_enum(
+  'split',
+  'random',
+  ['random', 'last'],
+  'What is held out: random ratings, or the last one of each user, by '
+  'timestamps, which nothing else looks at.',
 )
 _SEED = flags.DEFINE_integer(
   'seed',
@@ -146,7 +168,7 @@ _SEED = flags.DEFINE_integer(
   'Without it the key comes from the operating system.',
 )
 _SPLIT_SEED = flags.DEFINE_integer(
-  'split_seed', 0, 'Public seed of the held-out split.'
+  'split_seed', 0, 'Public seed of the held-out split, and of ties in time.'
 )
 _DEVICES = flags.DEFINE_integer(
   'devices', None, 'Devices to use; all by default, on a CPU one per core.'
@@ -177,8 +199,9 @@ _RANKING_THRESHOLD = flags.DEFINE_float(
 _LEDGER = flags.DEFINE_string(
   'ledger',
   None,
-  'File in which everything spent on this data set is put down; made at its '
-  'first use. Keep it, and keep it private.',
+  'SQLite file, or postgresql://user@host/database, in which everything spent '
+  'on this data set is put down; begun at its first use. Keep it, and keep it '
+  'private.',
 )
 _BUDGET_EPSILON = flags.DEFINE_string(
   'budget_epsilon',
@@ -192,9 +215,9 @@ _BUDGET_EPSILON = flags.DEFINE_string(
 # What --help shows together, and what not every system reads.
 GROUPS = {
   'data': (
-    'dataset', 'data_dir', 'ratings', 'scale', *reading.FLAGS, 'titles',
-    'item_ids', 'user_ids', 'num_users', 'user_features', 'attributes',
-    'test_fraction', 'split_seed',
+    'dataset', 'data_dir', 'ratings', 'scale', 'max_count', *reading.FLAGS,
+    'titles', 'item_ids', 'user_ids', 'num_users', 'user_features',
+    'attributes', 'split', 'test_fraction', 'split_seed',
   ),
   'privacy': (
     'epsilon', 'delta', 'unit', 'relation', 'variant', *specifications.FLAGS,
@@ -232,6 +255,7 @@ def main(argv) -> int:
   print(f'\n{run}')
   if _LEDGER.value is not None:
     print(f'\n{ledger.summary(_LEDGER.value)}')
+    print(f'its last hash is {ledger.statement(_LEDGER.value)["head"]}')
   folder = Path(_OUTPUT.value)
   written = [name for name in folders.OUTPUTS if (folder / name).exists()]
   print(f'\nwritten to {folder}/: {", ".join(written)}, private/')
@@ -269,6 +293,7 @@ def _arguments() -> dict[str, Any]:
   features, hashed = _features(ratings)
   return given | {
     'ratings': ratings,
+    'scale': _scale(),
     'delta': _DELTA.value,
     'task': _TASK.value,
     'system': asked_for,
@@ -276,6 +301,7 @@ def _arguments() -> dict[str, Any]:
     'user_features': features,
     'threshold': specifications.threshold(),
     'asked': specifications.asked(),
+    'split': _SPLIT.value,
     'test_fraction': _TEST_FRACTION.value,
     'split_seed': _SPLIT_SEED.value,
     'ranking_k': _cutoffs(),
@@ -284,7 +310,7 @@ def _arguments() -> dict[str, Any]:
     'output': _OUTPUT.value,
     'overwrite': _OVERWRITE.value,
     'ledger': _LEDGER.value,
-    'budget_epsilon': _budget(),
+    'budget_epsilon': ledgers.budget(_BUDGET_EPSILON),
     'devices': _DEVICES.value,
     'report_every': _REPORT_EVERY.value,
     'checkpoint_seconds': _CHECKPOINT_SECONDS.value,
@@ -294,21 +320,32 @@ def _arguments() -> dict[str, Any]:
 
 def _load():
   """The ratings that the flags name."""
-  from dpmf_jax.ratings import catalog, formats
+  from dpmf_jax.ratings import catalog, formats, given
 
   dataset, path = _DATASET.value, _RATINGS.value
   if dataset is not None and path is None:
     reading.check_unused('--dataset')
+    if _MAX_COUNT.value is not None:
+      raise ValueError('--max_count is for --ratings=FILE, not for --dataset')
     return catalog.load(dataset, data_dir=_DATA_DIR.value)
   if path is None or dataset is not None:
     raise ValueError('pass one of --dataset=NAME and --ratings=FILE')
   titles = formats.read_titles(_TITLES.value) if _TITLES.value else None
-  return formats.read(
+  scale, most = _scale(), _MAX_COUNT.value
+  ratings = formats.read(
     path,
-    scale=cli.scale(_SCALE.value),
+    scale=scale or (given.SCALE if most is None else None),
+    max_count=most,
     titles=titles,
     **reading.options(),
   )
+  if scale is None:
+    given.check_default_scale(ratings)
+  return ratings
+
+
+def _scale() -> tuple[float, float] | None:
+  return None if _SCALE.value is None else cli.scale(_SCALE.value)
 
 
 def _ids(flag: flags.FlagHolder, role: str) -> Any:
@@ -346,16 +383,3 @@ def _cutoffs() -> list[int]:
       f'--ranking_k={",".join(words)} must be numbers of at least 1'
     )
   return [int(word) for word in words]
-
-
-def _budget() -> Any:
-  """The value of --budget_epsilon: a number, 'unlimited' or None."""
-  value = _BUDGET_EPSILON.value
-  if value in (None, 'unlimited'):
-    return value
-  try:
-    return float(value)
-  except ValueError:
-    raise ValueError(
-      f"--budget_epsilon={value} must be a number or 'unlimited'"
-    ) from None

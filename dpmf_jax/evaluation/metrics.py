@@ -65,6 +65,11 @@ def rmse(
     scale: predictions are clipped to this; that of the model or of the ratings
       by default.
   """
+  if isinstance(ratings, Ratings) and ratings.clicks:
+    raise ValueError(
+      f'{ratings.name} has clicks, and no ratings to be wrong about: use '
+      'ranking_metrics'
+    )
   model = getattr(model, 'model', model)
   if isinstance(model, Model):
     scale = scale or model.scale

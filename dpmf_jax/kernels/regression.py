@@ -30,7 +30,7 @@ _BLOCK = 128  # rows solved for at a time: their matrices stay in the cache
 
 def fitted_users(rows: Rows, items: Release) -> Release:
   """Both sides: released items, and all users as `items.fit` has them."""
-  factors, offset, fit = items
+  factors, offset, fit, _ = items
   assert fit is not None
   if isinstance(fit, Sum):
     user = summed_users(rows, factors.item, fit)

@@ -21,12 +21,14 @@ NAMES = (
   'dpals',
   'ranking_mf',
   'local_mf',
+  'local_ranking',
   'sdmf',
   'sdbpr',
   'sdfm',
   'langevin',
   'untrusted_pmf',
   'als',
+  'ease',
   'nonprivate',
 )
 SPECS: dict[str, Spec] = {

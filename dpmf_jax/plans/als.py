@@ -6,9 +6,11 @@ from typing import Literal
 
 from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.nonprivate import baseline
+from dpmf_jax.plans.spec import Task
 
 # Above this rank conjugate gradients are faster, and take no [R, D, D].
 _LARGEST_CHOLESKY_RANK = 64
+_RANKS = {'explicit': 16, 'implicit': 64}
 
 
 @declare.config
@@ -16,14 +18,18 @@ class ALSConfig:
   """Settings of a run; a step is a sweep over users and items.
 
   Attributes:
-    feedback: explicit: predict ratings. implicit: rank items by whether users
-      know them; such scores are no ratings, and an RMSE of them means nothing.
-    ridge: L2 penalty of a row of factors; times sqrt(n) for one with n ratings
-      (explicit).
+    feedback: explicit: predict ratings. implicit: rank items by what users did;
+      such scores are no ratings.
+    rank: Number of factors; by default 16, or 64 (implicit).
+    ridge: L2 penalty of a row of factors; times sqrt(n) for one with n ratings.
     bias_ridge: L2 penalty of a bias, times sqrt(n) (explicit).
     biases: Whether users and items have biases, in two columns besides rank
       (explicit).
-    alpha: A rating r has confidence 1 + alpha r (implicit).
+    alpha: An interaction that counts x has confidence 1 + alpha x (implicit).
+    least_weight: What an interaction with the lowest rating counts; more for
+      higher ones, up to 1. 1 where ratings mean nothing, as for clicks
+      (implicit).
+    liked_from: Part of the scale from which on it counts 1 (implicit).
     init_std: Standard deviation of the initial factors.
     solver: How equations are solved; cg: conjugate gradients. By default chosen
       by rank.
@@ -33,27 +39,36 @@ class ALSConfig:
   feedback: Literal['explicit', 'implicit'] = declare.setting(
     default='explicit'
   )
-  rank: int = declare.rank(default=16, maximum=2_000)
+  rank: int | None = declare.setting(default=None, minimum=1, maximum=2_000)
   steps: int = declare.steps(default=12)
   ridge: float = declare.setting(default=1.2, above=0)
   bias_ridge: float = declare.setting(default=1.0, above=0)
   biases: bool = declare.setting(default=True)
-  alpha: float = declare.setting(default=1.0, above=0)
+  alpha: float = declare.setting(default=0.5, above=0)
+  least_weight: float = declare.setting(default=0.1, minimum=0.01, maximum=1)
+  liked_from: float = declare.setting(default=0.9, minimum=1e-3, maximum=1)
   init_std: float = declare.setting(default=0.1, above=0)
   solver: Literal['cholesky', 'cg'] | None = declare.setting(default=None)
 
   def check(self):
-    if self.feedback == 'implicit' and self.scale[0] < 0:
-      raise ValueError(
-        f'scale={self.scale!r} must not be negative for implicit feedback: '
-        'a rating is a confidence'
-      )
+    if self.rank is None:  # certificates say which
+      object.__setattr__(self, 'rank', _RANKS[self.feedback])
+
+  @property
+  def width(self) -> int:
+    """The rank, which is an int once a config is made."""
+    assert self.rank is not None
+    return self.rank
+
+  @property
+  def task(self) -> Task:
+    return 'ranking' if self.feedback == 'implicit' else 'rating'
 
   @property
   def solves_with(self) -> Literal['cholesky', 'cg']:
     if self.solver is not None:
       return self.solver
-    return 'cg' if self.rank > _LARGEST_CHOLESKY_RANK else 'cholesky'
+    return 'cg' if self.width > _LARGEST_CHOLESKY_RANK else 'cholesky'
 
 
 SPEC = baseline('als', 'Alternating least squares', ALSConfig)

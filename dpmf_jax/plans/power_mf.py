@@ -234,7 +234,7 @@ def _guarantee(**stated: Any) -> Guarantee:
     unit='rating',
     relation='add_remove',
     adversary=assumptions.RATING_ADVERSARY,
-    released=('item factors', 'offset', 'id lists'),
+    released=('item factors', 'offset', 'noisy counts of items', 'id lists'),
     secret=('ratings', 'user factors', 'random key'),
     assumptions=_ASSUMPTIONS,
     **stated,

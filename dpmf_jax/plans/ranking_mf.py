@@ -123,6 +123,9 @@ def resolved(
   that is asked for; above, more factors of more items. What is given is used
   as it is, or refused, so that `plan` states what is drawn.
   """
+  for name, size in (('num_users', num_users), ('num_items', num_items)):
+    if size < 1:
+      raise ValueError(f'{name}={size} must be at least 1: there is no list')
   mu = 1 / _multiplier(config)
   gain = 1.0
   if config.unit == 'rating':

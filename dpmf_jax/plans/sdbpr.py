@@ -20,11 +20,11 @@ class SDBPRConfig(sdcf.SDCFSettings):
   and of as many others.
 
   Attributes:
-    sign: paper: the bits that say whether an item is pulled or pushed, the true
-      ones or the permanent ones, which are perturbed.
+    gradient_sign: paper: the bits that say whether an item is pulled or pushed,
+      the true ones or the permanent ones, which are perturbed.
   """
 
-  sign: Sign = declare.setting(default='true')
+  gradient_sign: Sign = declare.setting(default='true')
   rank: int = declare.rank(default=10)
   step_size: float = declare.step_size(default=8.0)
   ridge: float = declare.ridge(default=0.0)
@@ -47,4 +47,5 @@ SPEC = Spec(
     'none': (Case(sdcf.CASE, 'random'),),
   },
   traffic=sdcf.traffic,
+  task='ranking',
 )

@@ -328,6 +328,12 @@ def config(cls: type[_Class]) -> type[_Class]:
   return dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
 
+def slope(config: Any) -> float:
+  """By how much more an interaction counts for each unit of its rating."""
+  width = config.liked_from * (config.scale[1] - config.scale[0])
+  return (1 - config.least_weight) / width
+
+
 def no_guarantee(
   relation: Relation,
   released: tuple[str, ...],

@@ -119,7 +119,8 @@ class Spec(NamedTuple):
       without clients.
     resolved: (config, num_users, num_items) -> config with what these numbers
       choose; None where they choose nothing.
-    task: what it learns: ratings, or which items come first.
+    task: what it learns: ratings, or which items come first; a config with a
+      `task` of its own says it instead.
   """
 
   name: str
@@ -135,3 +136,7 @@ class Spec(NamedTuple):
   traffic: Callable[..., dict[str, float] | None] | None = None
   resolved: Callable[..., Any] | None = None
   task: Task = 'rating'
+
+  def task_of(self, config: Any) -> Task:
+    """What it learns with these settings."""
+    return getattr(config, 'task', self.task)

@@ -2,10 +2,11 @@
 
 What `read` does with a text file: unpacked if it is gzip, UTF-8 (with or
 without BOM) or Latin-1, LF or CRLF, blank lines at the end ignored. Ids are
-kept exactly as written. With a header the columns may come in any order and
-further ones are ignored; without one they are user, item, rating and, if there
-is a fourth, timestamp.
-A user who rates an item twice keeps the later line, with a warning.
+kept exactly as written. With a header the columns may come in any order, and
+further ones are ignored where there is a rating or a count; without one they
+are user, item and, if there are more, rating and timestamp.
+A user who rates an item twice keeps the later line, with a warning. Without a
+rating there are clicks, or counts of them, which are added up.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ import numpy as np
 from dpmf_jax.ratings import dense, tokens
 from dpmf_jax.ratings.columns import check_roles, choose, listed, role_of
 from dpmf_jax.ratings.ids import DataError, Where, factorize
-from dpmf_jax.ratings.table import Duplicates, Ratings, assemble, check_scale
+from dpmf_jax.ratings.table import (
+  Duplicates,
+  Ratings,
+  assemble,
+  check_scale,
+  limit_of_clicks,
+)
 from dpmf_jax.ratings.titles import read_titles
 
 FORMATS = (
@@ -38,7 +45,8 @@ _DELIMITERS = ('\t', '::', ';', ',')  # as they are looked for
 def read(
   path: str | os.PathLike[str],
   *,
-  scale: tuple[float, float],
+  scale: tuple[float, float] | None = None,
+  max_count: int | None = None,
   format: str = 'auto',
   columns: Mapping[str, str | int] | None = None,
   delimiter: str | None = None,
@@ -53,20 +61,25 @@ def read(
 
   Args:
     path: the file.
-    scale: the smallest and largest rating that can be given, a public fact.
+    scale: the smallest and largest rating that can be given, a public fact; it
+      says nothing of clicks.
+    max_count: so many of a count count at most, a public fact; 1 by default,
+      which makes all interactions alike. Given, it says that what would be
+      ratings are counts. A count of 0 is no interaction.
     format: one of FORMATS. 'u.data' (tab) and 'ratings.dat' ('::') have no
       header; 'csv', 'tsv' and 'text' (delimiter found or given) may have one;
       'inter' is RecBole's typed header; 'netflix' has 'movie:' lines followed
       by 'user,rating,date'. 'dense' is a matrix with a line for each user and
       a field for each item; both are numbered from 1, unless a header names
       the items and a column the users.
-    columns: 'user', 'item', 'rating', 'timestamp' -> header name, or position
-      from 0. Of a matrix 'user' is the column of user ids and 'item' the first
-      one with ratings.
+    columns: 'user', 'item', 'rating', 'timestamp', 'count' -> header name, or
+      position from 0. A file without a rating has clicks. Of a matrix 'user'
+      is the column of user ids and 'item' the first one with ratings.
     delimiter: one or two characters, for 'csv', 'tsv', 'text' and 'dense'.
     header: whether the first line is one; None looks at it.
     duplicates: what to keep of a (user, item) pair rated more than once:
-      'last', 'first' or 'mean', with a warning, or 'error'.
+      'last', 'first' or 'mean', with a warning, or 'error'. Clicks are added
+      up, and have the last of their timestamps.
     titles: a file for `read_titles`, or a mapping from item id to title.
     encoding: 'auto' or a Python codec.
     missing: what a matrix has where there is no rating, such as 0, 99 or 'NA';
@@ -74,7 +87,8 @@ def read(
     name: what to call the data; the file's name if None.
   """
   path = pathlib.Path(path)
-  check_scale(scale)
+  if scale is not None:
+    check_scale(scale)
   _check_options(format, columns, delimiter)
   if missing is not None and format != 'dense':
     raise DataError(f"missing={missing!r} is for format='dense' alone")
@@ -87,20 +101,33 @@ def read(
   else:
     raw = tokens.decode(raw, str(path), encoding)
     table = _parse(*_read_text(raw, path, format, columns, delimiter, header))
-  users, items, value, timestamp, where = table
+  if not table.rated:
+    scale, max_count = None, limit_of_clicks(max_count)
   if titles is not None and not isinstance(titles, Mapping):
     titles = read_titles(titles)
   return assemble(
-    users,
-    items,
-    value,
+    table.users,
+    table.items,
+    table.value,
     scale=scale,
-    timestamp=timestamp,
+    max_count=max_count,
+    timestamp=table.timestamp,
     titles=titles,
     duplicates=duplicates,
     name=name or path.name,
-    where=where,
+    where=table.where,
   )
+
+
+class _Table(NamedTuple):
+  """What a file says of who did what."""
+
+  users: tuple[np.ndarray, np.ndarray]  # sorted ids, [N] index
+  items: tuple[np.ndarray, np.ndarray]
+  value: np.ndarray | None  # [N], ratings or counts
+  rated: bool
+  timestamp: Any  # [N] or None
+  where: Where
 
 
 class Column(NamedTuple):
@@ -322,17 +349,36 @@ def _cut(
 
 def _parse(
   fields: tokens.Fields, found: Mapping[str, int], names: list[str]
-) -> tuple:
-  """Returns (users, items, values, timestamps, where) of a text file."""
-  del names
+) -> _Table:
+  """Returns what a text file says."""
+  rated = 'rating' in found
+  what = 'rating' if rated else 'count'
+  value = None
+  if what in found:
+    value = tokens.numbers(fields, found[what], what).astype(np.float64)
+  elif not names:
+    _check_first_line(fields, found)
   stamp = found.get('timestamp')
-  return (
+  return _Table(
     tokens.ids(fields, found['user'], 'user'),
     tokens.ids(fields, found['item'], 'item'),
-    tokens.numbers(fields, found['rating'], 'rating').astype(np.float64),
+    value,
+    rated,
     None if stamp is None else tokens.timestamps(fields, stamp),
     fields.where,
   )
+
+
+def _check_first_line(fields: tokens.Fields, found: Mapping[str, int]) -> None:
+  """Raises DataError where names that nobody knows would be taken for ids."""
+  for role in ('user', 'item'):
+    start, stop = fields.start[found[role]], fields.stop[found[role]]
+    _, whole = tokens.integers(fields.data, start, stop)
+    if not whole[0] and whole[1:].all() and len(whole) > 1:
+      raise DataError(
+        f'{fields.where(0)}: {fields.text(found[role], 0)[:40]!r} is the only '
+        f'{role} that is no integer: pass columns= if the line is a header'
+      )
 
 
 def _recognise(name: str, first: str, delimiter: str | None) -> str:
@@ -352,7 +398,7 @@ def _sniff(raw: bytes, file: str, known: tuple[str, ...] = _DELIMITERS) -> str:
   """Returns the delimiter of the first record, looking outside of quotes."""
   record = re.match(rb'(?:[^"\n]|"[^"]*")*', raw)
   first = re.sub(rb'"[^"]*"', b'', record[0] if record else raw).decode()
-  for least in (3, 2):  # columns; two is an error to be named later
+  for least in (3, 2):  # columns
     for delimiter in known:
       if len(first.split(delimiter)) >= least:
         return delimiter
@@ -364,7 +410,9 @@ def _sniff(raw: bytes, file: str, known: tuple[str, ...] = _DELIMITERS) -> str:
 
 def _is_header(names: list[str]) -> bool:
   is_number = lambda text: re.fullmatch(r'\s*[-+]?[\d.]+\s*', text) is not None
-  return any(map(role_of, names)) and not any(map(is_number, names))
+  # Without digits: book1 is an id.
+  known = any(role_of(name) and not re.search(r'\d', name) for name in names)
+  return known and not any(map(is_number, names))
 
 
 def _netflix(lines: tokens.Lines) -> tokens.Fields:
@@ -392,8 +440,8 @@ def _netflix(lines: tokens.Lines) -> tokens.Fields:
   )
 
 
-def _read_dense(raw, path, columns, delimiter, header, missing) -> tuple:
-  """Returns (users, items, values, None, where) of a matrix in text."""
+def _read_dense(raw, path, columns, delimiter, header, missing) -> _Table:
+  """Returns what a matrix in text says."""
   file, missing = str(path), '' if missing is None else missing
   delimiter = delimiter or _sniff(raw, file, (*_DELIMITERS, ' '))
   names, body = _cut(raw, tokens.split_lines(raw, file), delimiter)
@@ -409,11 +457,11 @@ def _read_dense(raw, path, columns, delimiter, header, missing) -> tuple:
     where = lambda place: f'{file}, line 1, field {first + place + 1}'
     every = factorize(np.array(names[first:]), 'item', where)
     items = dense.named(every, found.column)
-  return users, items, found.value, None, found.cells.where
+  return _Table(users, items, found.value, True, None, found.cells.where)
 
 
-def _read_parquet(path: pathlib.Path, columns) -> tuple:
-  """Returns (users, items, values, timestamps, where) of a Parquet file."""
+def _read_parquet(path: pathlib.Path, columns) -> _Table:
+  """Returns what a Parquet file says."""
   try:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -437,15 +485,22 @@ def _read_parquet(path: pathlib.Path, columns) -> tuple:
       raise DataError(f'{where(row)}: the {role} is missing')
     return array.to_numpy()
 
-  rating = column('rating')
-  if rating.dtype.kind not in 'iuf':
-    raise DataError(f'{path}: the rating column is {rating.dtype}, not numeric')
-  if not len(rating):
+  rated = 'rating' in found
+  what, value = 'rating' if rated else 'count', None
+  if what in found:
+    value = column(what)
+    if value.dtype.kind not in 'iuf':
+      raise DataError(
+        f'{path}: the {what} column is {value.dtype}, not numeric'
+      )
+    value = value.astype(np.float64)
+  if not len(table):
     raise DataError(f'{path}: has columns but no ratings')
-  return (
+  return _Table(
     factorize(column('user'), 'user', where),
     factorize(column('item'), 'item', where),
-    rating.astype(np.float64),
+    value,
+    rated,
     column('timestamp') if 'timestamp' in found else None,
     where,
   )

@@ -11,6 +11,9 @@ text, so that an id that appears or disappears does not move other ratings.
 The seed is public and must be chosen without looking at the data. The test
 side is not protected by anything: an error measured on it and published is
 computed from raw ratings.
+
+A timestamp is part of a rating, as its ids are: what is held out may be the
+last of each user.
 """
 
 from __future__ import annotations
@@ -62,6 +65,26 @@ def hold_out_per_user(
   return _sides(ratings, _top(ratings, count, _hashes(ratings, seed)))
 
 
+def hold_out_last(
+  ratings: Ratings, *, seed: int = 0
+) -> tuple[Ratings, Ratings]:
+  """Returns (train, test) with the last rating of each user in test.
+
+  Of those with the same timestamp the one with the largest hash is the last. A
+  user with one rating has none in train.
+
+  Privacy: as for `hold_out_per_user`, in the order of a rating's own timestamp.
+  """
+  check_ratings(ratings)
+  if ratings.timestamp is None:
+    raise DataError(
+      f"{ratings.name} has no timestamps, which split='last' needs: use "
+      "split='random', or name their column"
+    )
+  order = _hashes(ratings, seed), ratings.timestamp
+  return _sides(ratings, _top(ratings, 1, *order))
+
+
 def uniforms(ratings: Ratings, seed: int) -> np.ndarray:
   """Returns [N] float64 in [0, 1), a function of (seed, user id, item id)."""
   return (_hashes(ratings, seed) >> np.uint64(11)) * 2.0**-53
@@ -100,11 +123,11 @@ def _mix(word: np.ndarray) -> np.ndarray:
   return word ^ (word >> np.uint64(31))
 
 
-def _top(ratings: Ratings, count: int, hashes: np.ndarray) -> np.ndarray:
-  """Returns the mask of each user's `count` largest hashes."""
+def _top(ratings: Ratings, count: int, *keys: np.ndarray) -> np.ndarray:
+  """Returns the mask of each user's `count` largest, by the last key first."""
   # The item makes the order total, so that equal hashes cannot depend on
   # the positions of the ratings.
-  order = np.lexsort((ratings.item, hashes, ratings.user))
+  order = np.lexsort((ratings.item, *keys, ratings.user))
   total = np.bincount(ratings.user, minlength=ratings.num_users)
   from_end = np.cumsum(total)[ratings.user[order]] - np.arange(len(ratings))
   mask = np.zeros(len(ratings), bool)

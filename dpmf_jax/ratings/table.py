@@ -35,7 +35,10 @@ class Ratings:
     user_ids: the original ids: int64 if every one is a canonical integer
       ('7', not '007'), else str.
     item_ids: the same for items.
-    scale: smallest and largest rating that can be given.
+    scale: smallest and largest rating that can be given; of clicks 0 and the
+      most that a count counts.
+    clicks: whether there are no ratings: a value is how often the user did
+      something with the item, at least 1.
     titles: item id (as str) -> title; may be empty.
     timestamp: [N] int64 or float64 seconds, or None.
     epsilon: [N] float64, positive: the epsilon that each rating is to have in
@@ -55,6 +58,7 @@ class Ratings:
   user_ids: np.ndarray
   item_ids: np.ndarray
   scale: tuple[float, float]
+  clicks: bool = False
   titles: Mapping[str, str] = dataclasses.field(default_factory=dict)
   timestamp: np.ndarray | None = None
   epsilon: np.ndarray | None = None
@@ -96,9 +100,12 @@ class Ratings:
 
   def __repr__(self) -> str:
     low, high = self.scale
+    what = f'ratings, scale {low:g}..{high:g}'
+    if self.clicks:
+      what = 'clicks' if high == 1 else f'clicks, counted up to {high:g}'
     return (
       f'Ratings({self.name!r}: {self.num_users} users, {self.num_items} items, '
-      f'{len(self)} ratings, scale {low:g}..{high:g})'
+      f'{len(self)} {what})'
     )
 
   def take(self, index: np.ndarray) -> Ratings:
@@ -115,12 +122,16 @@ class Ratings:
     )
 
   def columns(self) -> dict[str, np.ndarray]:
-    """Returns user, item, rating[, timestamp][, epsilon], with original ids."""
+    """Returns user, item, rating[, timestamp][, epsilon], with original ids.
+
+    Clicks have a count in place of the rating, unless all count the same.
+    """
     columns = {
       'user': self.user_ids[self.user],
       'item': self.item_ids[self.item],
-      'rating': self.value,
     }
+    if not self.clicks or self.scale[1] > 1:
+      columns['count' if self.clicks else 'rating'] = self.value
     for name in ('timestamp', 'epsilon'):
       if (values := getattr(self, name)) is not None:
         columns[name] = values
@@ -154,34 +165,51 @@ def check_ratings(ratings: Any, role: str = 'ratings') -> None:
 def from_arrays(
   users: Any,
   items: Any,
-  values: Any,
+  values: Any = None,
   *,
-  scale: tuple[float, float],
+  scale: tuple[float, float] | None = None,
+  max_count: int | None = None,
   timestamps: Any = None,
   titles: Mapping[str, str] | None = None,
   duplicates: Duplicates = 'last',
   name: str = 'ratings',
 ) -> Ratings:
-  """Returns the Ratings of three equally long columns of ids and values.
+  """Returns the Ratings of equally long columns of ids and values.
 
-  The id lists are sorted. A (user, item) pair that occurs more than once is
-  an error, or is reduced to its last, first or mean value with a warning.
+  Args:
+    users, items: ids; the lists of them are sorted.
+    values: ratings; counts, if `max_count` is given; or None for clicks, which
+      True stands for, too.
+    scale: smallest and largest rating that can be given, a public fact.
+    max_count: says that values are counts, of which so many count at most, a
+      public fact; 1 makes all interactions alike. A count of 0 is none.
+    timestamps: numbers of seconds, or datetimes.
+    titles: item id -> title.
+    duplicates: what to keep of the ratings of a (user, item) pair: 'last',
+      'first' or 'mean', with a warning, or 'error'. Clicks are added up.
+    name: what to call the data.
   """
   columns = {'users': users, 'items': items, 'values': values}
   if timestamps is not None:
     columns['timestamps'] = timestamps
+  if values is None:
+    del columns['values']
   lengths = {key: len(column) for key, column in columns.items()}
   if len(set(lengths.values())) > 1:
     raise DataError(f'{name}: columns differ in length: {lengths}')
-  if not lengths['values']:
+  if not lengths['users']:
     raise DataError(f'{name}: there are no ratings')
   where = lambda row: f'{name}, row {row}'
-  _check_truths(values, scale, name)
+  if values is None:
+    scale = None
+  if values is None or _are_truths(values, scale, name):
+    max_count = limit_of_clicks(max_count)
   return assemble(
     factorize(users, 'user', where),
     factorize(items, 'item', where),
-    _numbers(values, name),
+    None if values is None else _numbers(values, name),
     scale=scale,
+    max_count=max_count,
     timestamp=timestamps,
     titles=titles,
     duplicates=duplicates,
@@ -250,7 +278,8 @@ def with_public_ids(
 def from_dataframe(
   df: Any,
   *,
-  scale: tuple[float, float],
+  scale: tuple[float, float] | None = None,
+  max_count: int | None = None,
   columns: Mapping[str, str] | None = None,
   titles: Mapping[str, str] | None = None,
   duplicates: Duplicates = 'last',
@@ -258,17 +287,22 @@ def from_dataframe(
 ) -> Ratings:
   """Returns the Ratings of a pandas DataFrame.
 
-  `columns` names those of 'user', 'item', 'rating' and 'timestamp' which have
-  names that are not known for it, such as userId or movie_id; see `columns`.
+  `columns` names those of 'user', 'item', 'rating', 'timestamp' and 'count'
+  which have names that are not known for it, such as userId or movie_id; see
+  `columns`. Without a rating there are clicks. The rest is as in `from_arrays`.
   """
   found = choose([str(column) for column in df], columns or {}, True, name)
-  column = lambda role: df.iloc[:, found[role]].to_numpy()
+  column = lambda role: (
+    df.iloc[:, found[role]].to_numpy() if role in found else None
+  )
+  rated = 'rating' in found
   return from_arrays(
     column('user'),
     column('item'),
-    column('rating'),
-    scale=scale,
-    timestamps=column('timestamp') if 'timestamp' in found else None,
+    column('rating' if rated else 'count'),
+    scale=scale if rated else None,
+    max_count=max_count if rated else limit_of_clicks(max_count),
+    timestamps=column('timestamp'),
     titles=titles,
     duplicates=duplicates,
     name=name,
@@ -278,7 +312,8 @@ def from_dataframe(
 def from_csr(
   matrix: Any,
   *,
-  scale: tuple[float, float],
+  scale: tuple[float, float] | None = None,
+  max_count: int | None = None,
   user_ids: Any = None,
   item_ids: Any = None,
   titles: Mapping[str, str] | None = None,
@@ -286,20 +321,34 @@ def from_csr(
 ) -> Ratings:
   """Returns the stored entries of a sparse [U, I] matrix as Ratings.
 
-  Rows and columns keep their place; ids default to 0..U-1 and 0..I-1.
+  Rows and columns keep their place; ids default to 0..U-1 and 0..I-1. Entries
+  are ratings; or counts, with `max_count`; or clicks, if they are True. See
+  `from_arrays`.
   """
   entries = scipy.sparse.coo_array(matrix)
   shape: Any = entries.shape  # SciPy types it as optional
   num_users, num_items = shape
-  _check_truths(entries.data, scale, name)
+  if _are_truths(entries.data, scale, name):
+    max_count = limit_of_clicks(max_count)
+  scale, clicks = _kind(scale, max_count)
+  if clicks:
+    where = lambda row: f'{name}, entry {row}'
+    _check_numbers(entries.data, 'count', 0, np.inf, where)
+    entries = scipy.sparse.coo_array(scipy.sparse.csr_array(entries))
+    there = entries.data > 0
+    coords = [index[there] for index in entries.coords]
+    value = np.clip(entries.data[there].astype(np.float64), 1, scale[1])
+  else:
+    coords, value = entries.coords, entries.data
   ids = lambda given, size: np.arange(size) if given is None else given
   return Ratings(
-    user=entries.coords[0],
-    item=entries.coords[1],
-    value=entries.data,
+    user=coords[0],
+    item=coords[1],
+    value=value,
     user_ids=_id_list(ids(user_ids, num_users), num_users, 'user_ids', name),
     item_ids=_id_list(ids(item_ids, num_items), num_items, 'item_ids', name),
     scale=scale,
+    clicks=clicks,
     titles=titles or {},
     name=name,
   )
@@ -308,51 +357,137 @@ def from_csr(
 def assemble(
   users: tuple[np.ndarray, np.ndarray],
   items: tuple[np.ndarray, np.ndarray],
-  value: np.ndarray,
+  value: np.ndarray | None,
   *,
-  scale: tuple[float, float],
+  scale: tuple[float, float] | None,
+  max_count: int | None,
   timestamp: Any,
   titles: Mapping[str, str] | None,
   duplicates: Duplicates,
   name: str,
   where: Where,
 ) -> Ratings:
-  """Returns Ratings from (ids, index) pairs; errors are located by `where`."""
-  low, high = check_scale(scale)
+  """Returns Ratings from (ids, index) pairs; errors are located by `where`.
+
+  With a `max_count` the values are counts, or all 1 where they are None.
+  """
   if duplicates not in DUPLICATES:
     raise DataError(
       f'duplicates={duplicates!r} is not one of {", ".join(DUPLICATES)}'
     )
+  if value is None:
+    value = np.ones(len(users[1]))
   if not len(value):
     raise DataError(f'{name}: there are no ratings')
-  if (row := _first(~np.isfinite(value))) is not None:
-    raise DataError(
-      f'{where(row)}: rating {value[row]} is not a finite number; '
-      'remove or correct it'
-    )
-  if (row := _first((value < low) | (value > high))) is not None:
-    raise DataError(
-      f'{where(row)}: rating {value[row]:g} is outside the scale '
-      f'{low:g}..{high:g}; correct it or pass the right scale'
-    )
+  scale, clicks = _kind(scale, max_count)
+  what, (low, high) = 'rating', scale
+  if clicks:
+    what, low, high = 'count', 0, np.inf
+  _check_numbers(value, what, low, high, where)
   (user_ids, user), (item_ids, item) = users, items
   if timestamp is not None:
     timestamp = _seconds(timestamp, where)
-  keep, value = _resolve(
-    user.astype(np.int64) * len(item_ids) + item, value, duplicates, where
-  )
+  pair = user.astype(np.int64) * len(item_ids) + item
+  if clicks:
+    if duplicates == 'error':
+      _resolve(pair, value, duplicates, where)
+    keep, value, timestamp = _added_up(pair, value, timestamp)
+    value = np.clip(value, 1, scale[1])
+    if not len(value):
+      raise DataError(
+        f'{where(0)}: count 0, as everywhere: nobody did anything'
+      )
+  else:
+    keep, value = _resolve(pair, value, duplicates, where)
+    timestamp = None if timestamp is None else timestamp[keep]
+  user_ids, user = _used(user_ids, user[keep])
+  item_ids, item = _used(item_ids, item[keep])
   return Ratings(
-    user=user[keep],
-    item=item[keep],
+    user=user,
+    item=item,
     value=value,
     user_ids=user_ids,
     item_ids=item_ids,
     scale=scale,
+    clicks=clicks,
     titles=titles or {},
-    timestamp=None if timestamp is None else timestamp[keep],
+    timestamp=timestamp,
     name=name,
     unique=True,
   )
+
+
+def limit_of_clicks(max_count: int | None) -> int:
+  """Returns the most that a count counts where there are no ratings."""
+  return 1 if max_count is None else max_count
+
+
+def _kind(
+  scale: tuple[float, float] | None, max_count: int | None
+) -> tuple[tuple[float, float], bool]:
+  """Returns (scale, whether values are counts)."""
+  if max_count is None:
+    return check_scale(scale), False
+  whole = isinstance(max_count, int | np.integer)
+  if not whole or isinstance(max_count, bool) or not 1 <= max_count <= 10**6:
+    raise DataError(f'max_count={max_count!r} must be an integer in 1..1000000')
+  if scale is not None:
+    raise DataError(
+      f'scale={scale!r} is for ratings and max_count={max_count} for counts: '
+      'give one of them'
+    )
+  return (0.0, float(max_count)), True
+
+
+def _check_numbers(
+  value: np.ndarray, what: str, low: float, high: float, where: Where
+) -> None:
+  if (row := _first(~np.isfinite(value))) is not None:
+    raise DataError(
+      f'{where(row)}: {what} {value[row]} is not a finite number; '
+      'remove or correct it'
+    )
+  if (row := _first((value < low) | (value > high))) is None:
+    return
+  if what == 'count':
+    raise DataError(
+      f'{where(row)}: count {value[row]:g} is below 0; remove or correct it'
+    )
+  raise DataError(
+    f'{where(row)}: rating {value[row]:g} is outside the scale '
+    f'{low:g}..{high:g}; correct it or pass the right scale, or max_count= if '
+    'it is a count'
+  )
+
+
+def _added_up(
+  pair: np.ndarray, count: np.ndarray, timestamp: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+  """Returns (rows to keep, sums of counts, last timestamps) of pairs.
+
+  What counts 0 is left out.
+  """
+  order = np.flatnonzero(count > 0)
+  order = order[np.argsort(pair[order], kind='stable')]
+  new = np.ones(len(order), bool)
+  new[1:] = pair[order][1:] != pair[order][:-1]
+  start = np.flatnonzero(new)
+  keep = order[start]
+  back = np.argsort(keep)  # into the order in which they came
+  if not len(keep):
+    return keep, count[keep], timestamp
+  total = np.add.reduceat(count[order], start)[back]
+  if timestamp is not None:
+    timestamp = np.maximum.reduceat(timestamp[order], start)[back]
+  return keep[back], total, timestamp
+
+
+def _used(ids: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Returns (ids, index) without the ids that do not occur."""
+  used = np.bincount(index, minlength=len(ids)) > 0
+  if used.all():
+    return ids, index
+  return ids[used], (np.cumsum(used) - 1)[index]
 
 
 def check_scale(scale: Any) -> tuple[float, float]:
@@ -364,7 +499,8 @@ def check_scale(scale: Any) -> tuple[float, float]:
   if not (math.isfinite(low) and math.isfinite(high) and low < high):
     raise DataError(
       f'scale={scale!r} is not a pair of finite numbers r_min < r_max; '
-      'pass the public bounds of a rating, for example (1, 5)'
+      'pass the public bounds of a rating, for example (1, 5), or max_count=1 '
+      'for clicks'
     )
   return low, high
 
@@ -405,6 +541,10 @@ def _check(ratings: Ratings) -> None:
       raise DataError(f'{name}: {field} holds an id more than once')
   # Rounding to float32 is monotone, so a rating inside the scale stays there.
   low, high = np.float32(ratings.scale[0]), np.float32(ratings.scale[1])
+  if ratings.clicks and (low != 0 or (ratings.value < 1).any()):
+    raise DataError(
+      f'{name}: clicks must have a scale from 0, and counts of at least 1'
+    )
   outside = ~((ratings.value >= low) & (ratings.value <= high))
   if (row := _first(outside)) is not None:
     raise DataError(
@@ -469,14 +609,19 @@ def _id_list(ids: Any, size: int, field: str, name: str) -> np.ndarray:
   return kept[index]
 
 
-def _check_truths(values: Any, scale: Any, name: str) -> None:
-  """Raises DataError for bools on another scale, where True is a low 1."""
+def _are_truths(values: Any, scale: Any, name: str) -> bool:
+  """Whether values are bools; an error on another scale, where True is low."""
+  if np.asarray(values).dtype != bool:
+    return False
+  if scale is None:
+    return True
   low, high = check_scale(scale)
-  if np.asarray(values).dtype == bool and (low, high) != (0, 1):
+  if (low, high) != (0, 1):
     raise DataError(
       f'{name}: ratings are True or False, but the scale is {low:g}..{high:g}; '
       'pass scale=(0, 1), or ratings that are numbers'
     )
+  return False
 
 
 def _numbers(values: Any, name: str) -> np.ndarray:

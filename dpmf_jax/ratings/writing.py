@@ -19,6 +19,7 @@ _INTER = {
   'user': 'user_id:token',
   'item': 'item_id:token',
   'rating': 'rating:float',
+  'count': 'count:float',
   'timestamp': 'timestamp:float',
   'epsilon': 'epsilon:float',
 }
@@ -30,8 +31,8 @@ def write(
   """Returns the path, now holding the ratings with their original ids.
 
   The columns are user, item, rating and, if there is one, timestamp; `read`
-  gives the same ratings back. The epsilons, if any, are one more column, for
-  `specification.from_column`.
+  gives the same ratings back, and counts with the same `max_count`. The
+  epsilons, if any, are one more column, for `specification.from_column`.
   """
   path = pathlib.Path(path)
   if format not in WRITE_FORMATS:

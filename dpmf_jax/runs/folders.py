@@ -2,9 +2,11 @@
 
 Nothing is released before the last step. A run that is interrupted keeps its
 key and state in `private/` and goes on with the same noise, so that its
-budget is spent once; the key is deleted when the run is finished.
+budget is spent once. After the last step the key is dropped, and the state
+kept until everything is written: killed at any point, a run goes on to the
+same files when the same call is made again.
 
-With a ledger the order is: key and run id to the disk, then the ledger's line
+With a ledger the order is: key and run id to the disk, then the ledger's row
 with that id, then the first step. A run that is killed after the first is
 charged when it goes on, after the second it finds itself charged; and since
 the id is in the file of the key, it never stands for other noise.
@@ -12,14 +14,17 @@ the id is in the file of the key, it never stands for other noise.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import math
 import os
+import secrets
 import time
 import uuid
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +34,7 @@ import numpy as np
 
 from dpmf_jax import files
 from dpmf_jax.certificates import validate, versions
+from dpmf_jax.certificates.signatures import SIGNATURE
 from dpmf_jax.keys import key_words, source_of, words_key
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import Data
@@ -43,11 +49,21 @@ OUTPUTS = (
   'metrics.json',
   'learning_curve.png',
   'error_cdf.png',
+  SIGNATURE,
   FINISHED,
 )
 _CHECKPOINT = 'private/checkpoint.safetensors'
 _SEEN = 'private/seen.safetensors'
 _UNRELEASED = 'private/unreleased.safetensors'
+# All that a run writes; what tells that there is one comes last.
+_FILES = (
+  _SEEN,
+  _UNRELEASED,
+  models.USERS,
+  *OUTPUTS[:-1],
+  _CHECKPOINT,
+  FINISHED,
+)
 # What the bits of a run depend on.
 _VERSIONED = ('dpmf_jax', 'jax', 'jaxlib')
 
@@ -60,58 +76,111 @@ def digest(ratings: Ratings) -> str:
   return sha.hexdigest()
 
 
-def prepare(folder: str | Path, *, overwrite: bool = False) -> Path:
-  """The output folder, made if need be, with `private/` for its owner only.
+@contextlib.contextmanager
+def opened(folder: str | Path, *, overwrite: bool = False) -> Iterator[Path]:
+  """Yields the output folder, made if need be, to this process alone.
 
+  Its `private/` is for the owner only, and what killed writes left is gone.
   Raises ValueError where it holds a finished run or something else, unless
-  `overwrite`, which removes this library's files and no others.
+  `overwrite`, or where another process has it.
   """
   if not isinstance(folder, str | os.PathLike):
     raise ValueError(f'output={folder!r} must be the path of a folder')
   folder = Path(folder)
   if folder.exists() and not folder.is_dir():
     raise ValueError(f'output={folder} is a file, not a folder')
-  ours = {*OUTPUTS, 'private'}
-  if folder.is_dir() and not overwrite:
-    if (folder / FINISHED).exists():
-      raise ValueError(
-        f'output={folder} holds a finished run; choose another folder or '
-        'pass overwrite=True'
-      )
-    others = sorted(p.name for p in folder.iterdir() if p.name not in ours)
-    if others:
-      raise ValueError(
-        f'output={folder} holds other files ({others[0]}, ...); choose an '
-        'empty or new folder, or pass overwrite=True to write beside them'
-      )
-  if overwrite:
-    if (folder / FINISHED).exists():
-      warnings.warn(
-        f'replacing the finished run in {folder}: if its model was ever '
-        'published, its epsilon and that of this run add up',
-        stacklevel=2,
-      )
-    for name in (*OUTPUTS, _SEEN, _UNRELEASED, models.USERS):
-      (folder / name).unlink(missing_ok=True)
-    _drop_checkpoints(folder)
   private = folder / 'private'
+  if folder.is_dir() and not overwrite:
+    _check_free(folder)
   private.mkdir(parents=True, exist_ok=True, mode=0o700)
   os.chmod(private, 0o700)  # mkdir leaves a folder that exists as it is
-  return folder
+  with _locked(private, f'output={folder}'):
+    if not overwrite:
+      _check_free(folder)  # what another process has finished meanwhile
+    for name in _FILES:
+      for path in files.partial_files(folder / name):
+        path.unlink()
+    yield folder
+
+
+def _check_free(folder: Path) -> None:
+  """Raises ValueError where a run would meet another one, or other files."""
+  # With a checkpoint the end of the run was not reached.
+  if (folder / FINISHED).exists() and not interrupted(folder):
+    raise ValueError(
+      f'output={folder} holds a finished run; choose another folder or '
+      'pass overwrite=True'
+    )
+  ours = {*OUTPUTS, 'private'}
+  for name in OUTPUTS:
+    ours.update(path.name for path in files.partial_files(folder / name))
+  others = sorted(p.name for p in folder.iterdir() if p.name not in ours)
+  if others:
+    raise ValueError(
+      f'output={folder} holds other files ({others[0]}, ...); choose an '
+      'empty or new folder, or pass overwrite=True to write beside them'
+    )
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, name: str) -> Iterator[None]:
+  """Keeps other processes out; the system opens it when this one dies."""
+  handle = os.open(folder, os.O_RDONLY)
+  try:
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    yield
+  except BlockingIOError:
+    raise ValueError(
+      f'{name} is being written by another process; wait for it, or choose '
+      'another folder'
+    ) from None
+  finally:
+    os.close(handle)
+
+
+def clear(folder: Path) -> None:
+  """Removes the run in `folder`, and no other files."""
+  if (folder / FINISHED).exists():
+    warnings.warn(
+      f'replacing the finished run in {folder}: if its model was ever '
+      'published, its epsilon and that of this run add up',
+      stacklevel=2,
+    )
+  # The certificate first: without it there is no finished run.
+  for name in reversed(_FILES):
+    (folder / name).unlink(missing_ok=True)
 
 
 def restore(
-  folder: Path, system: System, data: Data, key: jax.Array, settings: dict
+  folder: Path,
+  system: System,
+  data: Data,
+  key: jax.Array,
+  settings: dict,
+  *,
+  overwrite: bool = False,
 ) -> tuple[jax.Array, tuple[int, Any] | None]:
   """The key of the run and where to start: from a checkpoint if there is one.
 
   Raises ValueError where the checkpoint is of a run with other settings, or of
   other versions: their noise, or what they make of it, may be another, and the
-  certificate would speak of this one's.
+  certificate would speak of this one's. With `overwrite` it is left alone.
   """
   path = folder / _CHECKPOINT
   if not path.is_file():
     return key, None
+  try:
+    return _restored(path, system, data, key, settings)
+  except ValueError:
+    if overwrite:
+      return key, None
+    raise
+
+
+def _restored(
+  path: Path, system: System, data: Data, key: jax.Array, settings: dict
+) -> tuple[jax.Array, tuple[int, Any]]:
+  folder = path.parent.parent
   _, metadata = files.load_leaves(path)
   saved = json.loads(metadata.get('versions', '{}'))
   for package, version in _versions().items():
@@ -165,19 +234,32 @@ def run_id(folder: Path | None) -> str:
 
 
 def checkpointer(
-  folder: Path, key: jax.Array, settings: dict, *, run: str, seconds: float
+  folder: Path,
+  key: jax.Array,
+  settings: dict,
+  *,
+  run: str,
+  steps: int,
+  seconds: float,
 ) -> Callable[[Progress], None]:
-  """A callback that saves key and state at the start and every `seconds`."""
+  """A callback that saves key and state at the start and every `seconds`.
+
+  After the last of all `steps` it saves the state without the key: some words
+  of no meaning are in its place.
+  """
   last = -math.inf
 
   def callback(report: Progress) -> None:
     nonlocal last
-    if time.monotonic() - last < seconds:
+    words, ended = key_words(key), report.step == steps
+    if time.monotonic() - last < seconds and not ended:
       return
+    if ended:
+      words = np.frombuffer(secrets.token_bytes(words.nbytes), words.dtype)
     files.save_tree(
       folder / _CHECKPOINT,
       {
-        'key': key_words(key),
+        'key': words,
         'step': np.int32(report.step),
         'state': report.state,
       },
@@ -200,7 +282,8 @@ def charger(
   """A callback that charges the run before its first step, if it may run.
 
   It belongs right after the checkpointer. A `fresh` run that is refused has
-  drawn no noise, so it is not kept as an interrupted one.
+  drawn no noise, so it is not kept as an interrupted one. Where a server does
+  not answer any more the row may be there or not: the run is kept, with its id.
   """
   charged = False
 
@@ -210,9 +293,9 @@ def charger(
       return
     try:
       spend()
-    except BaseException:
+    except ValueError:  # refused, and nothing was written
       if fresh and folder is not None:
-        _drop_checkpoints(folder)
+        _drop_checkpoint(folder)
       raise
     charged = True
 
@@ -257,7 +340,7 @@ def write_model(
 
 
 def finish(folder: Path, certificate: dict) -> None:
-  """Writes the certificate, which ends the run, and deletes the key.
+  """Writes the certificate, and drops the checkpoint, which ends the run.
 
   The certificate names the model that it is of by its SHA-256. If it is not
   valid, which raises ValueError, the run stays unfinished.
@@ -266,10 +349,8 @@ def finish(folder: Path, certificate: dict) -> None:
   document = certificate | {'files': {'model.safetensors': model}}
   validate(document)
   files.write_json(folder / FINISHED, document)
-  _drop_checkpoints(folder)
+  _drop_checkpoint(folder)
 
 
-def _drop_checkpoints(folder: Path) -> None:
-  """Removes the checkpoint, and what a killed write left of one."""
-  for path in (folder / 'private').glob('*checkpoint.safetensors*'):
-    path.unlink()
+def _drop_checkpoint(folder: Path) -> None:
+  (folder / _CHECKPOINT).unlink(missing_ok=True)

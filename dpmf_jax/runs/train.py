@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
-from dpmf_jax import accounting, certificates, keys, plans
+from dpmf_jax import certificates, files, keys
 from dpmf_jax.accounting import ledger as ledgers
 from dpmf_jax.certificates import wording
-from dpmf_jax.evaluation import metrics, ranking
+from dpmf_jax.evaluation import popular
 from dpmf_jax.plans import selection
-from dpmf_jax.plans.spec import Plan, Spec, Task
+from dpmf_jax.plans.spec import Task
 from dpmf_jax.ratings.given import ratings_of
-from dpmf_jax.ratings.specification import AskedEpsilons, summary
-from dpmf_jax.ratings.splits import random_split
+from dpmf_jax.ratings.specification import AskedEpsilons
+from dpmf_jax.ratings.splits import hold_out_last, random_split
 from dpmf_jax.ratings.table import Ratings, with_public_ids
-from dpmf_jax.rows import Data, Rows, device_mesh, training_data
-from dpmf_jax.runs import folders, recording
+from dpmf_jax.rows import Data, device_mesh, training_data
+from dpmf_jax.runs import choosing, folders, measuring, recording
+from dpmf_jax.runs.choosing import Chosen, Threshold
 from dpmf_jax.runs.run import Run
-from dpmf_jax.systems import build
 from dpmf_jax.training import fit
-from dpmf_jax.types import Factors, Release, System
+from dpmf_jax.types import System
 
+Split = Literal['random', 'last']
+# What a certificate says of the second.
+_LAST = {
+  'split': 'last: the latest of each user is held out to measure accuracy; '
+  'timestamps are used for that alone'
+}
 _READ = 'dpmf_jax.read and from_dataframe take it, and make Ratings for train'
 # Names that people try -> what there is.
 _ELSEWHERE = {
@@ -39,12 +45,6 @@ _ELSEWHERE = {
   'seed': 'key is the seed of noise, for experiments, split_seed that of the '
   'held-out ratings',
 }
-
-Threshold = float | Literal['mean', 'max', 'best']
-# Of lists, where nothing else is asked for: their length, and the part of the
-# scale from which on a held-out rating is one that should have been listed.
-_LISTED = 10
-_RELEVANT = 2 / 3
 
 
 def train(
@@ -57,13 +57,15 @@ def train(
   variant: str | None = None,
   unit: str | None = None,
   scale: tuple[float, float] | None = None,
+  max_count: int | None = None,
   user_ids: Sequence[Any] | None = None,
   item_ids: Sequence[Any] | None = None,
   num_users: int | None = None,
   user_features: np.ndarray | None = None,
   threshold: Threshold | None = None,
   asked: AskedEpsilons | None = None,
-  test_fraction: float = 0.2,
+  split: Split = 'random',
+  test_fraction: float | None = None,
   split_seed: int = 0,
   ranking_k: Sequence[int] = (),
   ranking_threshold: float | None = None,
@@ -87,11 +89,13 @@ def train(
 
   Args:
     ratings: `Ratings`, a path, a pandas DataFrame with columns such as user,
-      item and rating, a sparse [U, I] matrix, or the name of a data set.
+      item and rating, a sparse [U, I] matrix, or the name of a data set. Files
+      and frames without a rating, and matrices of True, are clicks.
     epsilon: how much privacy loss is allowed; smaller is more private.
     delta: of the guarantee; 1e-6 by default.
-    task: what lists are judged by: 'rating' (the default) predicts ratings,
-      'ranking' says which items come first. A system by name has its own.
+    task: what lists are judged by: 'rating' predicts ratings, the default
+      where there are any; 'ranking' says which items come first. A system by
+      name has its own.
     system: 'auto' chooses one by public facts; or a name of
       `dpmf_jax.plans.NAMES`; or a `System` of your own, whose guarantee is
       then called stated, not proved.
@@ -100,6 +104,9 @@ def train(
       leaves the choice.
     scale: smallest and largest rating that can be given, a public fact; 1 to 5
       by default where the ratings do not say it.
+    max_count: says that what would be ratings are counts, of which so many
+      count at most, a public fact. 1, the default for clicks, makes all
+      interactions alike.
     user_ids, item_ids: every id that there is, rated or not, made without
       looking at the ratings. Without them that an id has a rating is not
       protected.
@@ -111,8 +118,11 @@ def train(
       noise is made for, or a rule for it that looks at `asked`.
     asked: personalised systems: the public distribution of epsilons that may
       be asked for. Those of the ratings are `ratings.epsilon`.
-    test_fraction: part of the ratings held out to measure accuracy.
-    split_seed: public seed of that split.
+    split: what is held out to measure accuracy: 'random' ratings, or the
+      'last' one of each user, by timestamps, which nothing else looks at.
+    test_fraction: part of the ratings held out at random; 0.2 by default, and
+      0 trains on all.
+    split_seed: public seed of that split, and of ties in timestamps.
     ranking_k: lengths of lists, for ranking metrics.
     ranking_threshold: the least rating that counts as relevant in them.
     key: None draws one from the operating system. A number is a seed, and a
@@ -120,7 +130,8 @@ def train(
       the certificate says so. One of `random_key()` is for a single run.
     output: a folder to write. A run that was interrupted goes on from there
       when the same call is made again.
-    overwrite: replace the run that is in `output`.
+    overwrite: replace the run that is in `output`; one that was interrupted
+      goes on if it is of the same call.
     ledger: file in which everything spent on this data is put down.
     budget_epsilon: the most that all runs in the ledger may cost together, or
       'unlimited'; needed at its first use only.
@@ -136,28 +147,28 @@ def train(
   would cost too much.
   """
   began = time.monotonic()
+  test_fraction = _share(split, test_fraction)
   _check_evaluation(test_fraction, split_seed, ranking_k, ranking_threshold)
   if not isinstance(overwrite, bool):
     raise ValueError(f'overwrite={overwrite!r} must be True or False')
   _check_elsewhere(settings)
+  table = ratings_of(ratings, scale=scale, max_count=max_count)
+  if scale is not None and table.clicks:
+    raise ValueError(
+      f'scale={tuple(scale)} is for ratings, and {table.name} has clicks: '
+      'leave it out'
+    )
   table = with_public_ids(
-    ratings_of(ratings, scale=scale),
+    table,
     users=user_ids,
     items=item_ids,
     num_users=num_users,
   )
   given = {'epsilon': epsilon, 'unit': unit, **settings}
-  chosen = _chosen(
+  chosen = choosing.chosen(
     system, given, task, variant, delta, threshold, asked, table, user_features
   )
   made = chosen.system
-  if chosen.task == 'ranking' and test_fraction > 0:
-    ranking_k = ranking_k or (_LISTED,)
-    low, high = table.scale
-    liked = low + _RELEVANT * (high - low)
-    # Of clicks, which are all alike, every one counts.
-    if ranking_threshold is None and (table.value >= liked).any():
-      ranking_threshold = liked
   if table.most_users and made.guarantee.unit != 'user':
     raise ValueError(
       f'num_users={table.most_users} is for what protects whole users, and '
@@ -165,63 +176,152 @@ def train(
     )
   first_key = _first_key(key)
   spend = _spend(chosen, table, first_key, ledger, budget_epsilon, output)
-  folder = None
+  folder_of = contextlib.nullcontext()
   if output is not None:
-    if spend and overwrite:
-      spend(dry_run=True)  # before the run that was there is gone
-    folder = folders.prepare(output, overwrite=overwrite)
+    folder_of = folders.opened(output, overwrite=overwrite)
+  with folder_of as folder:
+    learned, test = table, None
+    if test_fraction is None:
+      learned, test = hold_out_last(table, seed=split_seed)
+    elif test_fraction > 0:
+      learned, test = random_split(table, test_fraction, seed=split_seed)
+    mesh = device_mesh(devices)
+    data = training_data(learned, mesh=mesh)
+    test_rows = None if test is None else training_data(test, mesh=mesh).by_user
+    lists = certificates.id_lists(table, made.guarantee)
+    facts = {
+      'dataset': table.name,
+      'num_items': table.num_items,
+      **(_LAST if test_fraction is None else {'test_fraction': test_fraction}),
+      'split_seed': split_seed,
+      'devices': 1 if mesh is None else mesh.size,
+      **({'max_count': int(table.scale[1])} if table.clicks else {}),
+      **({} if threshold is None else {'threshold': str(threshold)}),
+    }
+    further = _further(public or {}, {*facts, 'num_users'}, chosen)
+    # A hash of the file that features are from says more than one of an array.
+    facts |= {**_stated_features(user_features), **further}
+    if lists['users'] != wording.SECRET_COUNTED:
+      facts['num_users'] = table.num_users
+    identity = {
+      **facts,
+      'system': chosen.name,
+      'config': repr(chosen.config or made.guarantee),
+      'key': _identity_of(first_key, key),
+      'ratings': folders.digest(learned),
+      'epsilons': _digest(learned.epsilon),
+      'features': _digest(user_features),
+    }
 
-  learned, test = table, None
-  if test_fraction > 0:
-    learned, test = random_split(table, test_fraction, seed=split_seed)
-  mesh = device_mesh(devices)
-  data = training_data(learned, mesh=mesh)
-  test_rows = None if test is None else training_data(test, mesh=mesh).by_user
-  lists = certificates.id_lists(table, made.guarantee)
-  facts = {
-    'dataset': table.name,
-    'num_items': table.num_items,
-    'test_fraction': test_fraction,
-    'split_seed': split_seed,
-    'devices': 1 if mesh is None else mesh.size,
-    **({} if threshold is None else {'threshold': str(threshold)}),
-  }
-  further = _further(public or {}, {*facts, 'num_users'}, chosen)
-  # A hash of the file that features are from says more than one of an array.
-  facts |= {**_stated_features(user_features), **further}
-  if lists['users'] != wording.SECRET_COUNTED:
-    facts['num_users'] = table.num_users
-  identity = {
-    **facts,
-    'system': chosen.name,
-    'config': repr(chosen.config or made.guarantee),
-    'key': _identity_of(first_key, key),
-    'ratings': folders.digest(learned),
-    'epsilons': _digest(learned.epsilon),
-    'features': _digest(user_features),
-  }
+    recorder = recording.Recorder(
+      made, data, test_rows, table.scale, task=chosen.task
+    )
+    first_key, run_id = _fitted(
+      chosen,
+      data,
+      recorder,
+      first_key,
+      folder=folder,
+      overwrite=overwrite,
+      identity=identity,
+      spend=spend,
+      report_every=report_every or max(1, -(-made.steps // 25)),
+      checkpoint_seconds=checkpoint_seconds,
+      progress=progress,
+    )
 
-  start, run_id = None, folders.run_id(folder)
-  callbacks: list[Callable] = []
+    own = made.personal
+    certificate = certificates.certificate(
+      made.guarantee,
+      system=chosen.name,
+      config=chosen.config,
+      delta=chosen.delta,
+      randomness=keys.stated(first_key),
+      features=chosen.features,
+      run=run_id,
+      parameters=facts,
+      lists=lists,
+      personal=own and own.statement(asked),
+    )
+    report = measuring.facts(chosen, recorder, learned, test)
+    if chosen.task == 'rating':
+      report |= measuring.accuracy(
+        recorder, data.by_user, test_rows, learned, test
+      )
+    report |= {
+      'status': certificate['status'],
+      'epsilon': certificate['epsilon'],
+      'delta': certificate['delta'],
+      'seed': int(key) if isinstance(key, int | np.integer) else None,
+    }
+    if test is not None and (ranking_k or chosen.task == 'ranking'):
+      if ranking_threshold is None and chosen.task == 'ranking':
+        ranking_threshold = popular.relevant_from(table)
+      report['ranking'] = measuring.lists(
+        recorder, certificate, learned, test, data, ranking_k, ranking_threshold
+      )
+    report['seconds'] = round(time.monotonic() - began, 3)
+    run = Run(
+      whole=recorder.model,
+      guarantee=made.guarantee,
+      certificate=certificate,
+      metrics=report,
+      train=learned,
+      folder=folder,
+    )
+    if folder is not None:
+      run.write(folder)
+    return run
+
+
+def _fitted(
+  chosen: Chosen,
+  data: Data,
+  recorder: recording.Recorder,
+  key: jax.Array,
+  *,
+  folder: Path | None,
+  overwrite: bool,
+  identity: dict[str, Any],
+  spend: Callable[..., Any] | None,
+  report_every: int,
+  checkpoint_seconds: float,
+  progress: bool,
+) -> tuple[jax.Array, str]:
+  """The key and the id of the run, when all steps are done and recorded.
+
+  Both are those of the interrupted run in `folder`, if there is one.
+  """
+  made, run_id = chosen.system, folders.run_id(None)
+  start, callbacks = None, []
   if folder is not None:
-    first_key, start = folders.restore(folder, made, data, first_key, identity)
+    key, start = folders.restore(
+      folder, made, data, key, identity, overwrite=overwrite
+    )
     if start and progress:
       print(f'going on from step {start[0]} of {made.steps}')
+    if overwrite and not start:
+      if spend:
+        spend(dry_run=True)  # before the run that was there is gone
+      folders.clear(folder)
+    run_id = folders.run_id(folder)
     callbacks.append(
       folders.checkpointer(
-        folder, first_key, identity, run=run_id, seconds=checkpoint_seconds
+        folder,
+        key,
+        identity,
+        run=run_id,
+        steps=made.steps,
+        seconds=checkpoint_seconds,
       )
     )
   if start is None:
-    keys.begin(first_key)
+    keys.begin(key)
   if spend:
     charge = functools.partial(spend, entry_id=run_id)
     callbacks.append(folders.charger(folder, charge, fresh=start is None))
   # The other half drew masks for releases once: steps keep their noise.
-  fit_key, _ = jax.random.split(first_key)
-  recorder = recording.Recorder(
-    made, data, test_rows, table.scale, task=chosen.task
-  )
+  fit_key, _ = jax.random.split(key)
   bar, show = recording.progress(
     chosen.plan, recorder.curve, delta=chosen.delta, disable=not progress
   )
@@ -230,257 +330,11 @@ def train(
       made,
       fit_key,
       data,
-      report_every=report_every or max(1, -(-made.steps // 25)),
+      report_every=report_every,
       callbacks=(*callbacks, recorder, show),
       start=start,
     )
-
-  own = made.personal
-  certificate = certificates.certificate(
-    made.guarantee,
-    system=chosen.name,
-    config=chosen.config,
-    delta=chosen.delta,
-    randomness=keys.stated(first_key),
-    features=chosen.features,
-    run=run_id,
-    parameters=facts,
-    lists=lists,
-    personal=own and own.statement(asked),
-  )
-  report = _facts(chosen, recorder, learned, test)
-  if chosen.task == 'rating':
-    report |= _accuracy(recorder, data.by_user, test_rows, learned, test)
-  report |= {
-    'status': certificate['status'],
-    'epsilon': certificate['epsilon'],
-    'delta': certificate['delta'],
-    'seed': int(key) if isinstance(key, int | np.integer) else None,
-  }
-  if test is not None and ranking_k:
-    measured = functools.partial(
-      ranking.ranking_metrics,
-      train=learned,
-      test=test,
-      k=ranking_k,
-      threshold=ranking_threshold,
-    )
-    report['ranking'] = measured(jax.device_get(recorder.model)) | {
-      'threshold': ranking_threshold,
-      'baselines': {
-        name: measured(model)
-        for name, model in _popular(certificate, learned, data).items()
-      },
-    }
-  report['seconds'] = round(time.monotonic() - began, 3)
-  run = Run(
-    whole=recorder.model,
-    guarantee=made.guarantee,
-    certificate=certificate,
-    metrics=report,
-    train=learned,
-    folder=folder,
-  )
-  if folder is not None:
-    run.write(folder)
-  return run
-
-
-def _popular(
-  certificate: dict[str, Any], train: Ratings, data: Data
-) -> dict[str, Release]:
-  """What gives everybody the same list: counts, and with the noise of epsilon.
-
-  Privacy: for the curator alone, as all metrics. The noise of the second, of a
-  run of its own, is there to compare with.
-  """
-  counts = np.bincount(train.item, minlength=train.num_items)
-  ones = np.ones((train.num_users, 1), np.float32)
-  item = counts[:, None].astype(np.float32)
-  found = {'popularity': Release(Factors(ones, item), np.float32(0))}
-  if not certificate['epsilon']:
-    return found
-  try:
-    selected = selection.selected(
-      'ranking_mf',
-      {'unit': certificate['unit'], 'epsilon': certificate['epsilon']},
-      delta=certificate['delta'],
-      scale=train.scale,
-      rank=0,
-    )
-    resolved = cast(Any, selected.spec.resolved)
-    config = resolved(selected.config, train.num_users, train.num_items)
-    noisy = build('ranking_mf', config)
-    state = fit(noisy, keys.random_key(), data)
-  except ValueError:  # no such noise for this budget, or for so many users
-    return found
-  name = 'noisy popularity, same budget'
-  return found | {name: jax.device_get(noisy.model(state, data))}
-
-
-def _accuracy(
-  recorder: recording.Recorder,
-  rows: Rows,
-  test_rows: Rows | None,
-  train: Ratings,
-  test: Ratings | None,
-) -> dict[str, Any]:
-  """What metrics.json has of errors of predicted ratings."""
-  curve, scale = recorder.curve, train.scale
-  errors = metrics.error_grid(scale)
-  shares = {
-    part: metrics.error_cdf(each, recorder.model, errors, scale).tolist()
-    for part, each in (('train', rows), ('test', test_rows))
-    if each is not None
-  }
-  return {
-    'train_rmse': curve[-1]['train_rmse'],
-    'test_rmse': curve[-1].get('test_rmse'),
-    'baselines': {} if test is None else metrics.baselines(train, test),
-    'error_cdf': {'errors': errors.tolist(), **shares},
-  }
-
-
-def _facts(
-  chosen: _Chosen,
-  recorder: recording.Recorder,
-  train: Ratings,
-  test: Ratings | None,
-) -> dict[str, Any]:
-  """What metrics.json has of the run itself."""
-  found = {
-    'note': 'computed from the ratings without noise: not covered by the '
-    'certificate, for the curator only',
-    'system': chosen.name,
-    'variant': chosen.variant,
-    'task': chosen.task,
-    'steps': chosen.system.steps,
-    'num_train': len(train),
-    'num_test': 0 if test is None else len(test),
-    'curve': recorder.curve,
-  }
-  own = chosen.system.personal
-  if own and train.epsilon is not None:
-    found['accounted_epsilons'] = _spread(own.accounted(train.epsilon))
-  if chosen.spec and chosen.spec.traffic:
-    # Bytes of the mean client in a round.
-    found['communication'] = chosen.spec.traffic(
-      chosen.config,
-      num_users=train.num_users,
-      num_items=train.num_items,
-      num_ratings=len(train),
-    )
-  return found
-
-
-class _Chosen(NamedTuple):
-  """A system, and what is known of it."""
-
-  name: str
-  variant: str
-  system: System
-  plan: Plan
-  delta: float | None
-  config: Any = None
-  spec: Spec | None = None
-  features: tuple[int, ...] = ()  # what the plan took besides the config
-
-  @property
-  def task(self) -> Task:
-    return self.spec.task if self.spec else 'rating'
-
-
-def _chosen(
-  asked_for: str | System,
-  given: dict[str, Any],
-  task: Task | None,
-  variant: str | None,
-  delta: float | None,
-  threshold: Threshold | None,
-  asked: AskedEpsilons | None,
-  ratings: Ratings,
-  features: np.ndarray | None,
-) -> _Chosen:
-  """What to run on these ratings."""
-  if isinstance(asked_for, System):
-    if named := [name for name, value in given.items() if value is not None]:
-      raise ValueError(
-        f'{named[0]}={given[named[0]]} is a setting of systems by name; the '
-        'system given has its own'
-      )
-    stated = plans.as_stated(asked_for.guarantee)
-    own = asked_for._replace(guarantee=stated)
-    delta = selection.DELTA if delta is None else delta
-    return _Chosen('own system', 'own', own, Plan(stated, own.steps), delta)
-  name, more = asked_for, {}
-  if name == 'auto':
-    name, given, more = selection.automatic(
-      given,
-      task=task or 'rating',
-      delta=delta,
-      num_users=ratings.num_users,
-      num_items=ratings.num_items,
-    )
-  spec = selection.spec_of(name)
-  if task not in (None, spec.task):
-    raise ValueError(
-      f'task={task} is not what system={name} is for, which is {spec.task}'
-    )
-  if ratings.epsilon is not None and not spec.personalized:
-    raise ValueError(
-      f'{ratings.name} has an epsilon for each rating, which system={name} '
-      'does not read: use system=personalized_pmf, or ratings without them'
-    )
-  if threshold is not None:
-    method = given.get('method') or getattr(spec.config, 'method', 'weights')
-    given = given | {
-      'epsilon': _threshold(threshold, asked, method, spec, given['epsilon'])
-    }
-  name, variant, spec, config = selection.selected(
-    name, given, variant=variant, delta=delta, scale=ratings.scale, **more
-  )
-  if spec.resolved:
-    config = spec.resolved(config, ratings.num_users, ratings.num_items)
-  if features is not None and not spec.takes_features:
-    raise ValueError(f'system={name} takes no user_features')
-  taken = () if features is None else (features,)
-  ranks = tuple(np.shape(each)[1] for each in taken)
-  return _Chosen(
-    name,
-    variant,
-    build(name, config, *taken),
-    spec.plan(config, *ranks),
-    getattr(config, 'delta', None),
-    config,
-    spec,
-    ranks,
-  )
-
-
-def _threshold(
-  rule: Threshold,
-  asked: AskedEpsilons | None,
-  method: Any,
-  spec: Spec,
-  epsilon: float | None,
-) -> float:
-  """The epsilon that noise is made for, without a look at ratings."""
-  if not spec.personalized:
-    raise ValueError(
-      f'threshold={rule} is for personalized systems: system={spec.name} gives '
-      'every rating the same epsilon'
-    )
-  if epsilon is not None:
-    raise ValueError('pass only one of epsilon and threshold')
-  if not isinstance(rule, str):
-    return float(rule)
-  if asked is None:
-    raise ValueError(
-      f'threshold={rule} needs the public distribution of epsilons (asked)'
-    )
-  return accounting.personal_threshold(
-    asked.epsilon, rule, asked.share, method=method
-  )
+  return key, run_id
 
 
 def _first_key(key: jax.Array | int | None) -> jax.Array:
@@ -503,14 +357,28 @@ def _check_elsewhere(settings: Mapping[str, Any]) -> None:
     )
 
 
+def _share(split: str, fraction: float | None) -> float | None:
+  """The part of the ratings that is held out; None is the last of each user."""
+  if split not in ('random', 'last'):
+    raise ValueError(f"split={split!r} must be 'random' or 'last'")
+  if split == 'random':
+    return 0.2 if fraction is None else fraction
+  if fraction is not None:
+    raise ValueError(
+      f"test_fraction={fraction} is for split='random': 'last' holds out the "
+      'last of each user'
+    )
+  return None
+
+
 def _check_evaluation(
-  fraction: float,
+  fraction: float | None,
   seed: int,
   cutoffs: Sequence[int],
   threshold: float | None,
 ) -> None:
   real = isinstance(fraction, Real) and not isinstance(fraction, bool)
-  if not (real and 0 <= fraction < 1):
+  if fraction is not None and not (real and 0 <= fraction < 1):
     raise ValueError(f'test_fraction={fraction!r} must be in [0, 1)')
   if not (isinstance(seed, int | np.integer) and 0 <= seed < 2**64):
     raise ValueError(f'split_seed={seed!r} must be an integer in 0..2^64-1')
@@ -526,7 +394,7 @@ def _check_evaluation(
 
 
 def _spend(
-  chosen: _Chosen,
+  chosen: Chosen,
   ratings: Ratings,
   key: jax.Array,
   ledger: str | Path | None,
@@ -571,7 +439,7 @@ def _identity_of(key: jax.Array, given: jax.Array | int | None) -> Any:
 
 
 def _further(
-  public: Mapping[str, str], known: set[str], chosen: _Chosen
+  public: Mapping[str, str], known: set[str], chosen: Chosen
 ) -> Mapping[str, str]:
   """`public`, none of which is said already, maybe in another way."""
   if chosen.spec:
@@ -592,11 +460,4 @@ def _stated_features(features: np.ndarray | None) -> dict[str, str]:
 def _digest(array: Any) -> str | None:
   if array is None:
     return None
-  return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-
-
-def _spread(epsilons: np.ndarray) -> dict[str, Any]:
-  """Of the epsilons that training ratings have: for the curator only."""
-  values, counts = np.unique(epsilons, return_counts=True)
-  share = counts / counts.sum()
-  return summary(AskedEpsilons(values, share, 'the training ratings'))
+  return files.sha256(np.ascontiguousarray(array).tobytes())

@@ -10,8 +10,9 @@ alone; it costs the others nothing beyond the release.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any
 
 import jax
@@ -20,8 +21,8 @@ import numpy as np
 
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.ratings.given import ratings_of
-from dpmf_jax.ratings.ids import places
-from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.ratings.ids import factorize, places
+from dpmf_jax.ratings.table import Ratings, with_public_ids
 from dpmf_jax.rows import SLICES, SLOTS, put_rows, rows
 from dpmf_jax.serving.models import Model, check_model, seen_matrix
 from dpmf_jax.types import Factors, Fit, Release, Sum
@@ -40,18 +41,8 @@ def user_factors(
   fit: Fit | Sum,
 ) -> np.ndarray:
   """[num_users, D] float32, many at a time; ratings are (user, item, value)."""
-  length, width = item_factors.shape
-  shapes = {'prior': (width,), 'ridge': (width,), 'weight': (length,)}
-  for name, given in fit._asdict().items():
-    if np.shape(given) != shapes.get(name, np.shape(given)):
-      raise ValueError(
-        f'{name} of the fit has shape {np.shape(given)}, items have '
-        f'{width} columns'
-      )
-  if not np.isfinite(item_factors).all():
-    raise ValueError('the items have factors that are not finite')
-  if isinstance(fit, Fit) and not (np.asarray(fit.ridge) > 0).all():
-    raise ValueError(f'ridge={fit.ridge} must be positive')
+  width = item_factors.shape[1]
+  _check_fit(item_factors, fit)
   items = jax.tree.map(
     lambda x: jnp.asarray(x, jnp.float32),
     Release(Factors(None, item_factors), np.float32(offset), fit),
@@ -85,7 +76,7 @@ def user_factors(
 
 def fold_in(
   model: Model,
-  ratings: Ratings | Mapping[Any, Mapping[Any, float]] | Any,
+  ratings: Ratings | Mapping[Any, Any] | Any,
   *,
   fit: Fit | Sum | None = None,
 ) -> Model:
@@ -99,26 +90,19 @@ def fold_in(
     model: its item factors must be released.
     ratings: of users who need not be in the model, with its items' ids:
       {user: {item: rating}}, or what `ratings.given.ratings_of` takes, such as
-      `Ratings`, a DataFrame or a path.
+      `Ratings`, a DataFrame or a path. {user: {}} is somebody of whom nothing
+      is known, who gets what the fit starts from: means, or popularity.
+      Clicks, such as {user: [item, item]}, where it makes rankings.
     fit: priors and ridges, or weights; the model's by default.
 
   Privacy: see the module. The result is for the eyes of these users.
   """
-  check_model(model)
-  if not model.items_released:
-    raise ValueError(
-      'new users cannot be folded into this model: its system releases no item '
-      'factors, and those in private/ are not covered by any guarantee'
-    )
-  fit = fit or model.fit
-  if fit is None:
-    raise ValueError(
-      'new users cannot be folded into this model: how its users are fitted '
-      'to the items is not known (neither user factors nor how to fit them are '
-      'released)'
-    )
-  if not isinstance(ratings, Ratings):
-    ratings = ratings_of(ratings, scale=model.scale)
+  fit = fit_of_new_users(model, fit)
+  if isinstance(ratings, Mapping) and any(
+    isinstance(own, Sized) and not len(own) for own in ratings.values()
+  ):
+    return _with_newcomers(model, ratings, fit)
+  ratings = _as_trained(model, ratings)
   low, high = map(np.float32, model.scale)  # as ratings are
   outside = (ratings.value < low) | (ratings.value > high)
   if outside.any():
@@ -154,9 +138,102 @@ def fold_in(
       fit=fit,
     ),
     user_ids=ratings.user_ids,
-    seen=seen_matrix(user, item, (ratings.num_users, len(model.item_ids))),
+    seen=seen_matrix(
+      user, item, (ratings.num_users, len(model.item_ids)), value
+    ),
     covered=True,
     fit=fit,
+  )
+
+
+def fit_of_new_users(model: Model, fit: Fit | Sum | None = None) -> Fit | Sum:
+  """`fit`, or the model's own; ValueError where new users cannot be fitted."""
+  check_model(model)
+  if not model.items_released:
+    raise ValueError(
+      'new users cannot be folded into this model: its system releases no item '
+      'factors, and those in private/ are not covered by any guarantee'
+    )
+  fit = fit or model.fit
+  if fit is None:
+    raise ValueError(
+      'new users cannot be folded into this model: how its users are fitted '
+      'to the items is not known (neither user factors nor how to fit them are '
+      'released)'
+    )
+  _check_fit(model.item_factors, fit)
+  return fit
+
+
+def _check_fit(item_factors: np.ndarray, fit: Fit | Sum) -> None:
+  """Returns nothing; ValueError where nobody can be fitted to the items."""
+  length, width = item_factors.shape
+  shapes = {'prior': (width,), 'ridge': (width,), 'weight': (length,)}
+  for name, given in fit._asdict().items():
+    if np.shape(given) != shapes.get(name, np.shape(given)):
+      raise ValueError(
+        f'{name} of the fit has shape {np.shape(given)}, items have '
+        f'{width} columns'
+      )
+    # A ridge may be infinite.
+    if name in ('prior', 'weight') and not np.isfinite(given).all():
+      raise ValueError(f'{name} of the fit has numbers that are not finite')
+  if not np.isfinite(item_factors).all():
+    raise ValueError('the items have factors that are not finite')
+  if isinstance(fit, Fit) and not (np.asarray(fit.ridge) > 0).all():
+    raise ValueError(f'ridge={fit.ridge} must be positive')
+
+
+def _with_newcomers(
+  model: Model, given: Mapping[Any, Any], fit: Fit | Sum
+) -> Model:
+  """The model with the users of `given`, some of whom have no ratings."""
+  users, _ = factorize(np.array([*given], object), 'user', 'user {}'.format)
+  size = (len(users), len(model.item_ids))
+  found = model._replace(
+    user_factors=np.tile(np.float32(fit.prior), (len(users), 1)),
+    user_ids=users,
+    seen=seen_matrix([], [], size, np.zeros(0, np.float32)),
+    covered=True,
+    fit=fit,
+  )
+  rated = {user: own for user, own in given.items() if own}
+  if not rated:
+    return found
+  ratings = _as_trained(model, rated)
+  return fold_in(model, with_public_ids(ratings, users=users), fit=fit)
+
+
+def read_with(model: Model) -> dict[str, Any]:
+  """What a file of new users is read with: a scale, or a most of counts."""
+  if model.clicks:
+    return {'max_count': int(model.scale[1])}
+  return {'scale': model.scale}
+
+
+def _as_trained(model: Model, given: Any) -> Ratings:
+  """What new users give, as ratings or clicks that the model is for.
+
+  What a model of clicks is given are counts. A ranking that was trained on
+  ratings takes a click for the highest one, which counts 1.
+  """
+  if not isinstance(given, Ratings):
+    given = ratings_of(given, **read_with(model))
+  if model.clicks and not given.clicks:
+    raise ValueError(
+      f'{given.name} has ratings, and the model is of clicks: give (user, '
+      'item) pairs, or counts'
+    )
+  if model.clicks or not given.clicks:
+    return given
+  if not isinstance(model.fit, Sum):
+    raise ValueError(
+      f'{given.name} has clicks, and the model predicts ratings: give ratings '
+      f'in {model.scale[0]:g}..{model.scale[1]:g}'
+    )
+  highest = np.full(len(given), model.scale[1])
+  return dataclasses.replace(
+    given, value=highest, scale=model.scale, clicks=False, unique=True
   )
 
 

@@ -7,21 +7,35 @@ it, without `private/`, is enough to fold new users in and to compare items.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 
-from dpmf_jax import files
+from dpmf_jax import certificates, files
 from dpmf_jax.ratings.ids import id_texts, places
 from dpmf_jax.ratings.table import Ratings, check_ratings, check_scale
-from dpmf_jax.serving.scoring import dense_rows, top_products
+from dpmf_jax.serving.reasons import labels, own_parts
+from dpmf_jax.serving.scoring import top_products
 from dpmf_jax.types import Counted, Fit, Release, Sum
 
 # The user ids, where a guarantee keeps them secret.
 USERS = 'private/users.json'
+# An item with this many times the mean number of ratings counts half, in lists
+# of models of ratings. Chosen on MovieLens-100K; see docs/results.md.
+_HALF_NUMBER = 4.0
+# What a quarter of the scale more counts beside a ranking, in standard
+# deviations of a user's scores in that. Chosen on MovieLens-100K, too.
+_QUARTER = 0.5
+# Of systems that always have them.
+_BIASES = {'power_mf': (0, 1), 'dpals': (-2, -1)}
+ONE_ORDER = (
+  'this model has a single number for each item (rank 0, or factors that are '
+  'all zero): all users get the same list, or nearly, but for what they rated'
+)
 
 
 class Model(NamedTuple):
@@ -34,27 +48,41 @@ class Model(NamedTuple):
   user_ids: np.ndarray  # [U] str or int64
   item_ids: np.ndarray  # [I] str or int64
   titles: dict[str, str]
-  seen: scipy.sparse.csr_array | None  # [U, I], of the training ratings
+  seen: scipy.sparse.csr_array | None  # [U, I], the training ratings
   covered: bool  # whether the certificate covers all that is used here
   items_released: bool = True  # or taken from private/
   fit: Fit | Sum | None = None  # of new users; None where it is not known
   bias_columns: tuple[int, ...] = ()  # of factors, known to be biases
+  number: np.ndarray | None = None  # [I] of ratings, about; None if not known
+  clicks: bool = False  # whether it was trained on these, and not on ratings
 
   def __repr__(self) -> str:
     low, high = self.scale
     rank = self.item_factors.shape[1]
+    what = 'clicks' if self.clicks else f'scale {low:g}..{high:g}'
     return (
       f'Model({len(self.user_ids)} users, {len(self.item_ids)} items, '
-      f'{rank} factors, scale {low:g}..{high:g})'
+      f'{rank} factors, {what})'
     )
 
 
+class Reason(NamedTuple):
+  """An item of the user's own, and what it adds to a score."""
+
+  item: Any
+  part: float
+  title: str | None
+
+
 class Recommendation(NamedTuple):
+  """An item for a user; `score` is what the list is ordered by."""
+
   user: Any
   item: Any
   score: float
   rank: int
   title: str | None
+  why: tuple[Reason, ...] = ()
 
 
 class Similar(NamedTuple):
@@ -74,12 +102,13 @@ def ids_json(ratings: Ratings) -> dict[str, Any]:
     'items': ratings.item_ids.tolist(),
     'titles': dict(ratings.titles),
     'scale': list(ratings.scale),
+    **({'clicks': True} if ratings.clicks else {}),
   }
 
 
 def seen_leaves(ratings: Ratings) -> dict[str, np.ndarray]:
-  """Who rated what, for private/seen.safetensors."""
-  return {'user': ratings.user, 'item': ratings.item}
+  """Who rated what and how, for private/seen.safetensors."""
+  return {'user': ratings.user, 'item': ratings.item, 'value': ratings.value}
 
 
 def model_from_release(
@@ -120,11 +149,13 @@ def model_from_release(
     user_ids=train.user_ids,
     item_ids=train.item_ids,
     titles=dict(train.titles),
-    seen=seen_matrix(train.user, train.item, shape),
+    seen=seen_matrix(train.user, train.item, shape, train.value),
     covered=not any(map(missing, whole.factors, release.factors)),
     items_released=release.factors.item is not None,
     fit=fit,
     bias_columns=bias_columns,
+    number=None if whole.number is None else np.asarray(whole.number),
+    clicks=train.clicks,
   )
 
 
@@ -158,11 +189,12 @@ def load_model(folder: str | Path) -> Model:
         'finished run'
       )
   released, _ = files.load_leaves(folder / 'model.safetensors')
-  ids = files.read_json(folder / 'ids.json')
+  ids = _read_object(folder / 'ids.json', items=list, titles=dict)
   if 'users' not in ids and (folder / USERS).is_file():
     ids |= files.read_json(folder / USERS)
   proof = folder / 'certificate.json'
-  certificate = files.read_json(proof) if proof.is_file() else {}
+  certificate = _read_object(proof, parameters=dict) if proof.is_file() else {}
+  certificates.check_files(folder, certificate)
   leaves = released
   secret = folder / 'private' / 'unreleased.safetensors'
   if secret.is_file():
@@ -186,35 +218,60 @@ def load_model(folder: str | Path) -> Model:
       f'{folder / "ids.json"} lists {shape} users and items, but the model '
       f'has {sizes}'
     )
-  fit = None
-  if 'fit/weight' in released:
-    counted = Counted(*(released[f'fit/counted/{n}'] for n in Counted._fields))
-    fit = Sum(released['fit/prior'], released['fit/weight'], counted)
-  elif 'fit/prior' in released:
-    fit = Fit(released['fit/prior'], released['fit/ridge'])
-  elif 'factors/user' in released:
-    fit = fit_of_released_users(released['factors/user'])
+  try:
+    offset, fit = float(leaves['offset']), _released_fit(released)
+  except KeyError as name:
+    raise ValueError(
+      f'{folder / "model.safetensors"} has no {name}, which models have'
+    ) from None
   return Model(
     user_factors=user,
     item_factors=item,
-    offset=float(leaves['offset']),
+    offset=offset,
     scale=_scale(ids, certificate, folder),
     user_ids=np.asarray(user_ids),
     item_ids=np.asarray(ids['items']),
-    titles=ids.get('titles', {}),
+    titles=ids['titles'],
     seen=_load_seen(folder / 'private' / 'seen.safetensors', shape),
     covered=leaves.keys() == released.keys(),
     items_released='factors/item' in released,
     fit=fit,
     bias_columns=bias_columns(certificate),
+    number=released.get('number'),
+    clicks=ids.get('clicks', False),
   )
 
 
+def _read_object(path: Path, **kinds: type) -> dict[str, Any]:
+  """The object in a JSON file; ValueError where a part is no such kind."""
+  found = files.read_json(path)
+  if not isinstance(found, dict):
+    raise ValueError(f'{path} is not a JSON object')
+  for name, kind in kinds.items():
+    if not isinstance(found.setdefault(name, kind()), kind):
+      raise ValueError(f'{path}: {name} is not a {kind.__name__}')
+  return found
+
+
+def _released_fit(released: dict[str, np.ndarray]) -> Fit | Sum | None:
+  """How new users are fitted, by the leaves of a model; KeyError of one."""
+  if 'fit/weight' in released:
+    counted = Counted(*(released[f'fit/counted/{n}'] for n in Counted._fields))
+    return Sum(released['fit/prior'], released['fit/weight'], counted)
+  if 'fit/prior' in released:
+    return Fit(released['fit/prior'], released['fit/ridge'])
+  if 'factors/user' in released:
+    return fit_of_released_users(released['factors/user'])
+  return None
+
+
 def bias_columns(certificate) -> tuple[int, ...]:
-  """Those that `gaussian_mf.initial_factors` makes, where it was used."""
-  init = certificate.get('parameters', {}).get('init')
-  biased = certificate.get('system') == 'gaussian_mf' and init == 'bias'
-  return (0, 1) if biased else ()
+  """Those that hold items' means and what meets users' biases."""
+  system = certificate.get('system')
+  if system == 'gaussian_mf':
+    init = certificate.get('parameters', {}).get('init')
+    return (0, 1) if init == 'bias' else ()
+  return _BIASES.get(system, ())
 
 
 def _scale(ids, certificate, folder: Path) -> tuple[float, float]:
@@ -231,13 +288,14 @@ def _load_seen(path: Path, shape) -> scipy.sparse.csr_array | None:
   if not path.is_file():
     return None
   leaves, _ = files.load_leaves(path)
-  return seen_matrix(leaves['user'], leaves['item'], shape)
+  return seen_matrix(leaves['user'], leaves['item'], shape, leaves.get('value'))
 
 
-def seen_matrix(user, item, shape) -> scipy.sparse.csr_array:
-  """A [U, I] matrix with an entry for every rated pair."""
-  ones = np.ones(len(user), np.int8)
-  return scipy.sparse.csr_array((ones, (user, item)), shape=shape)
+def seen_matrix(user, item, shape, value=None) -> scipy.sparse.csr_array:
+  """A [U, I] matrix with an entry for every rated pair: its rating, or 1."""
+  if value is None:
+    value = np.ones(len(user), np.int8)
+  return scipy.sparse.csr_array((value, (user, item)), shape=shape)
 
 
 def check_model(model: Any) -> None:
@@ -265,13 +323,93 @@ def known_users(model: Model) -> np.ndarray:
   return model.user_factors
 
 
+class Listing(NamedTuple):
+  """What lists are ordered by: floor + share_i (prediction - floor)."""
+
+  share: np.ndarray  # [I] in (0, 1], 1 for the item with the most ratings
+  floor: float
+
+
+def listing(
+  number: np.ndarray | None, scale: tuple[float, float]
+) -> Listing | None:
+  """How predictions are shrunk for lists; None, not at all, without numbers.
+
+  The fewer people rated an item, the closer to a quarter of the scale below its
+  lowest rating: what is known of four people's favourite is not that everybody
+  should see it.
+
+  Privacy: of numbers that are released, and of the scale.
+  """
+  if number is None:
+    return None
+  low, high = scale
+  known = np.maximum(number.astype(np.float64), 1e-6)
+  share = known / (known + _HALF_NUMBER * known.mean())
+  return Listing(share / share.max(), low - (high - low) / 4)
+
+
+def list_factors(
+  user: np.ndarray,
+  item: np.ndarray,
+  offset: float,
+  how: Listing | None,
+) -> tuple[np.ndarray, np.ndarray, float]:
+  """(user, item, offset) whose predictions are what lists are ordered by."""
+  if how is None:
+    return user, item, offset
+  ones = np.ones_like(user[:, :1])
+  base = (offset - how.floor) * how.share
+  rows = np.concatenate([item * how.share[:, None], base[:, None]], axis=1)
+  user = np.concatenate([user, ones], axis=1)
+  return user, rows.astype(np.float32), how.floor
+
+
+def one_order(item_factors: np.ndarray) -> bool:
+  """Whether a single number of each item is all that orders lists.
+
+  Then all users get the same order but for what they have seen, or nearly the
+  same, where a model of ratings lets users give that number another weight.
+  """
+  varied = np.ptp(item_factors, axis=0) > 0
+  return int(varied.sum()) <= 1
+
+
+def _blended(
+  model: Model, users: np.ndarray, ranking: Model
+) -> tuple[np.ndarray, np.ndarray, float]:
+  """(user, item, offset) that order by a ranking and by predictions."""
+  check_model(ranking)
+  if isinstance(model.fit, Sum) or not isinstance(ranking.fit, Sum):
+    raise ValueError(
+      'blend must be a model of a ranking, and the model one of ratings'
+    )
+  if not np.array_equal(model.item_ids, ranking.item_ids):
+    raise ValueError('blend has other items than the model')
+  place = indices('user', ranking.user_ids, model.user_ids[users])
+  own, item = known_users(ranking)[place], ranking.item_factors
+  centred = item - item.mean(axis=0, dtype=np.float64)
+  variance = np.einsum('ua,ab,ub->u', own, centred.T @ centred / len(item), own)
+  own = own / np.sqrt(np.maximum(variance, 1e-30))[:, None]
+  quarter = (model.scale[1] - model.scale[0]) / 4
+  rated = known_users(model)[users] * (_QUARTER / quarter)
+  rows = np.concatenate([rated, own], axis=1)
+  return rows, np.concatenate([model.item_factors, item], axis=1), 0.0
+
+
 def top_items(
-  model: Model, users: np.ndarray, k: int, *, filter_seen: bool = True
+  model: Model,
+  users: np.ndarray,
+  k: int,
+  *,
+  filter_seen: bool = True,
+  blend: Model | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Item indices [B, k] and scores [B, k] for the user indices `users` [B].
 
   Best first, ties by item index. Where a user has fewer than k items left,
-  the rest is index -1 with score -inf.
+  the rest is index -1 with score -inf. Scores are not cut off at the ends of
+  the scale, where the best items would tie. `blend` is as in `recommend`.
   """
   user = known_users(model)
   seen = model.seen
@@ -280,16 +418,16 @@ def top_items(
       'which items were seen is not known here (private/seen.safetensors is '
       'missing); pass filter_seen=False to recommend from all items'
     )
-
-  def excluded(start: int, stop: int, size: int) -> np.ndarray:
-    if not filter_seen or seen is None:
-      return np.zeros((size, len(model.item_ids)), bool)
-    return dense_rows(seen, users[start:stop], size)
-
-  chosen, raw = top_products(user[users], model.item_factors, k, excluded)
-  # Ordered by the unclipped score: clipping would make the best items tie.
-  scores = _in_scale(model, raw + np.float32(model.offset))
-  return chosen, np.where(chosen >= 0, scores, -np.inf)
+  if blend is not None:
+    rows, item, offset = _blended(model, users, blend)
+  else:
+    how = listing(model.number, model.scale)
+    rows, item, offset = list_factors(
+      user[users], model.item_factors, model.offset, how
+    )
+  excluded = seen[users] if filter_seen and seen is not None else None
+  chosen, raw = top_products(rows, item, k, excluded)
+  return chosen, raw + np.float32(offset)
 
 
 # What people know users and items by: an id, or several.
@@ -339,7 +477,7 @@ def predict(model: Model, users: Ids, items: Ids) -> Any:
 
 def _in_scale(model: Model, scores: np.ndarray) -> np.ndarray:
   """Scores as ratings can be; those of a ranking have no scale."""
-  if isinstance(model.fit, Sum):
+  if model.clicks or isinstance(model.fit, Sum):
     return scores
   low, high = map(np.float32, model.scale)
   return np.clip(scores, low, high)
@@ -351,19 +489,81 @@ def recommend(
   k: int = 10,
   *,
   filter_seen: bool = True,
+  why: int = 0,
+  blend: Model | None = None,
 ) -> list[Recommendation]:
   """The k best items for each user (all users for None), with original ids.
 
-  `pandas.DataFrame(recommend(...))` is a table with named columns.
+  `pandas.DataFrame(recommend(...))` is a table with named columns. Scores say
+  what comes first: predicted ratings, shrunk where few people rated an item
+  (`listing`) and not cut off at the ends of the scale, or those of a ranking,
+  which have no scale. `predict` has predicted ratings.
 
-  Privacy: scores post-process the release. Leaving out seen items reveals
-  them to the reader, who should be the user.
+  With `why`, each has up to that many `Reason`s: the user's own items that add
+  most to its score.
+
+  `blend` is a model of a ranking of the same users and items: lists are then
+  ordered by its scores, in standard deviations of the user's, and half of one
+  for a quarter of the scale that a rating is predicted to be higher.
+
+  Privacy: scores post-process the release, or both releases, whose epsilons add
+  up if they are of the same ratings. Leaving out seen items reveals
+  them to the reader, who should be the user; reasons are the user's own
+  ratings, and are for that user alone.
   """
   check_model(model)
+  if isinstance(why, bool) or not isinstance(why, int | np.integer) or why < 0:
+    raise ValueError(f'why={why!r} must be an integer of at least 0')
+  if why and blend is not None:
+    raise ValueError('why is known of one model alone, without blend')
   index = _listable('user', model.user_ids, users)
-  items, scores = top_items(model, index, k, filter_seen=filter_seen)
-  found = _listed(model, model.user_ids[index], items, scores)
+  items, scores = top_items(
+    model, index, k, filter_seen=filter_seen, blend=blend
+  )
+  reasons = repeat((), int((items >= 0).sum()))
+  if why:
+    reasons = _reasons(model, index, items, why)
+  found = _listed(model, model.user_ids[index], items, scores, reasons)
   return list(map(Recommendation._make, found))
+
+
+def _reasons(
+  model: Model, users: np.ndarray, items: np.ndarray, most: int
+) -> Iterator[tuple[Reason, ...]]:
+  """Those of each item in `items` [B, k] that there is, in order."""
+  seen, how = model.seen, listing(model.number, model.scale)
+  if model.fit is None or seen is None or seen.dtype.kind != 'f':
+    raise ValueError(
+      'why needs the ratings of the users and how users are fitted to items, '
+      'which are not known here; fold users in by their own ratings, '
+      'fold_in(model, ratings)'
+    )
+  names, label = model.item_ids.tolist(), labels(seen.data, model.fit)
+  for user, row in zip(users.tolist(), items, strict=True):
+    chosen = row[row >= 0]
+    mine = slice(*seen.indptr[user : user + 2])
+    own = seen.indices[mine]
+    parts = own_parts(
+      chosen,
+      own,
+      label[mine],
+      item=model.item_factors,
+      offset=model.offset,
+      fit=model.fit,
+      row=known_users(model)[user],
+    )
+    if how is not None:
+      parts = parts * how.share[chosen][:, None]
+    for part in parts:
+      best = np.lexsort((own, -part))[:most]
+      yield tuple(
+        Reason(name := names[own[j]], float(part[j]), _title(model, name))
+        for j in best[part[best] > 0]
+      )
+
+
+def _title(model: Model, name: Any) -> str | None:
+  return model.titles.get(str(name))
 
 
 def similar_items(
@@ -373,7 +573,8 @@ def similar_items(
 
   Columns of biases do not count: where all items have the same number, where
   all users have, `model.bias_columns`, and the popularity of a ranking. An item
-  that is zero elsewhere is like no other (0).
+  that is zero elsewhere, of which a model has learned nothing, is like no
+  other: it is in no list, and has none.
 
   Privacy: post-processes the item factors.
   """
@@ -393,24 +594,28 @@ def similar_items(
       'the items of this model have at most one number each besides biases, '
       'so that all cosines would be 1 or -1; use a model with more factors'
     )
-  norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-  vectors = (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)
-
-  def excluded(start: int, stop: int, size: int) -> np.ndarray:
-    itself = np.zeros((size, len(vectors)), bool)
-    itself[np.arange(stop - start), index[start:stop]] = True
-    return itself
-
-  chosen, scores = top_products(vectors[index], vectors, k, excluded)
+  norms = np.linalg.norm(vectors, axis=1)
+  known = np.flatnonzero(norms > 0)
+  index = index[norms[index] > 0]
+  vectors = (vectors[known] / norms[known][:, None]).astype(np.float32)
+  place = np.searchsorted(known, index)
+  itself = (np.arange(len(index)), place, (len(index), len(known)))
+  chosen, scores = top_products(
+    vectors[place], vectors, k, seen_matrix(*itself)
+  )
+  chosen = np.where(chosen >= 0, np.append(known, 0)[chosen], -1)
   found = _listed(model, model.item_ids[index], chosen, scores)
   return list(map(Similar._make, found))
 
 
-def _listed(model: Model, labels, items: np.ndarray, scores: np.ndarray):
-  """(label, item id, score, rank, title) for every item that there is."""
+def _listed(
+  model: Model, labels, items: np.ndarray, scores: np.ndarray, *more
+) -> Iterator[tuple[Any, ...]]:
+  """(label, item id, score, rank, title, *more) for every item there is."""
   row, rank = np.nonzero(items >= 0)
   names = model.item_ids[items[row, rank]].tolist()
   titles = map(model.titles.get, map(str, names))
   ranks = (rank + 1).tolist()
   found = scores[row, rank].astype(float).tolist()
-  return zip(labels[row].tolist(), names, found, ranks, titles, strict=True)
+  columns = (labels[row].tolist(), names, found, ranks, titles, *more)
+  return zip(*columns, strict=True)

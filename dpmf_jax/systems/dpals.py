@@ -161,7 +161,7 @@ def _released(state: State) -> Release:
   ridge = hyper.final_vector_ridge * jnp.square(hyper.quarter)
   ridge = jnp.full_like(prior, ridge).at[-1].set(hyper.final_bias_ridge)
   fit = Fit(prior, ridge.at[-2].set(jnp.inf))
-  return Release(Factors(None, item), hyper.center, fit)
+  return Release(Factors(None, item), hyper.center, fit, state.items.counts)
 
 
 def dpals(config: DPALSConfig) -> System:

@@ -265,7 +265,9 @@ def _released(state: State) -> Release:
   prior = jnp.zeros(item.shape[1]).at[0].set(1.0)
   ridge = jnp.full_like(prior, hyper.vector_ridge).at[0].set(hyper.slope_ridge)
   ridge = (ridge * jnp.square(hyper.quarter)).at[1].set(hyper.bias_ridge)
-  return Release(Factors(None, item), _offset(state), Fit(prior, ridge))
+  return Release(
+    Factors(None, item), _offset(state), Fit(prior, ridge), state.item.number
+  )
 
 
 def power_mf(config: PowerMFConfig) -> System:

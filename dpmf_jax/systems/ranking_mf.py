@@ -48,7 +48,7 @@ from dpmf_jax.plans.ranking_mf import (
 )
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.dpals_items import positive_counts
-from dpmf_jax.systems.traced import traced
+from dpmf_jax.systems.traced import counted, traced
 from dpmf_jax.types import Counted, Factors, Release, Sum, System
 
 # 1 gives all factors the same weight in projections, 0 leaves them as they are.
@@ -385,17 +385,15 @@ def _hyper(config: RankingMFConfig) -> Any:
     padded = np.array([*stds, *[stds[-1]] * (9 - len(stds))])
     return noise.lattice_noise(padded, spacing, limit=limit)
 
-  def counted(least: float, liked_from: float) -> Counted:
-    low, high = config.scale
-    slope = (1 - least) / (liked_from * (high - low))
-    return Counted(*map(jnp.float32, (low, least, slope)))
-
+  (low, high), least = config.scale, config.least_weight**2
   return traced(
     config,
     'full_profile',
-    counted=counted(config.least_weight, config.liked_from),
-    # What pays with noise would cost something here: to count 1 before the top.
-    at_home=counted(config.least_weight**2, 1.0),
+    counted=counted(config),
+    # To count 1 before the top pays where there is noise, and not here.
+    at_home=Counted(
+      *map(jnp.float32, (low, least, (1 - least) / (high - low)))
+    ),
     kept=config.kept_items,
     power=cast(float, config.popularity_power),
     counts=table(scales['popularity'], 2.0**-bits),

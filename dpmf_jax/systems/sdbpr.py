@@ -188,7 +188,10 @@ def sdbpr(config: SDBPRConfig) -> System:
   step = OpenRounds(optimizer, config.average)
   if config.variant == 'paper':
     step = sdcf.Rounds(
-      _CLIENT_ROUNDS[config.sign], optimizer, config.average, config.sent
+      _CLIENT_ROUNDS[config.gradient_sign],
+      optimizer,
+      config.average,
+      config.sent,
     )
   return System(
     init=init,

@@ -13,6 +13,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from dpmf_jax.plans.settings import slope
+from dpmf_jax.types import Counted
+
 # The learning rate of these lives in their state, so that every step size
 # shares one compiled step.
 SGD = optax.inject_hyperparams(optax.sgd)(learning_rate=0.0)
@@ -130,6 +133,12 @@ def traced(config: Any, *names: str, **others: Any) -> Any:
   settings = {n: float(getattr(config, n)) for n in names if n != 'scale'}
   settings |= others
   return _kind(tuple(settings))(*map(_arrays, settings.values()))
+
+
+def counted(config: Any) -> Counted:
+  """How much interactions count, by the settings of the config."""
+  numbers = (config.scale[0], config.least_weight, slope(config))
+  return Counted(*map(jnp.float32, numbers))
 
 
 @functools.cache  # one for each place where `traced` is called

@@ -69,7 +69,8 @@ def by_total(runs):
 
 
 def by_filters(runs):
-  return filters.counted(runs, budget=BUDGET, delta=DELTA) <= BUDGET
+  rule = filters.rule(runs[0], budget=BUDGET, delta=DELTA)
+  return filters.counted(runs, delta=DELTA, by=rule) <= BUDGET
 
 
 WHOLE = gaussian.mu_of(BUDGET, 0.99 * DELTA) ** 2
@@ -90,8 +91,6 @@ def test_a_total_of_a_mixture_is_no_filter_even_with_a_budget():
 
 
 def test_the_parts_of_delta_are_no_more_than_delta():
-  shares = filters.MAIN_SHARE, filters.MIXED_SHARE, filters.PURE_SHARE
-  assert sum(shares) < 1
   noise, pure = events.Gaussian(9.0), events.Pure(0.2)
   for runs, share, names in (
     ([noise, noise], filters.MIXED_SHARE, {'gaussian', 'renyi'}),
@@ -99,7 +98,9 @@ def test_the_parts_of_delta_are_no_more_than_delta():
     ([pure, noise], filters.MAIN_SHARE, {'renyi'}),
     ([pure, pure], filters.MAIN_SHARE, {'pure', 'renyi'}),
   ):
-    found = filters.bounds(runs, budget=BUDGET, delta=DELTA)
+    rule = filters.rule(runs[0], budget=BUDGET, delta=DELTA)
+    assert sum(rule[:4]) < 1
+    found = filters.bounds(runs, delta=DELTA, by=rule)
     assert found.keys() == names
     curve = accounting.curve_of(events.Composed(tuple(runs)))
     order = filters.fixed_order(BUDGET, share * DELTA)
@@ -138,8 +139,9 @@ def some_runs(rng):
 @pytest.mark.parametrize('seed', range(12))
 def test_filters_are_bounds_that_grow(seed):
   runs = some_runs(np.random.default_rng(seed))
+  rule = filters.rule(runs[0], budget=2.0, delta=1e-5)
   counts = [
-    filters.counted(runs[:number], budget=2.0, delta=1e-5)
+    filters.counted(runs[:number], delta=1e-5, by=rule)
     for number in range(1, len(runs) + 1)
   ]
   assert counts == sorted(counts)
@@ -153,3 +155,19 @@ def test_the_order_is_near_the_best_one_for_half_of_the_budget(budget):
   curve = rdp.gaussian(1 / gaussian.mu_of(budget / 2, 1e-6))
   best = rdp.epsilon_canonne(curve, 1e-6).epsilon
   assert best <= rdp.epsilon_canonne(curve, 1e-6, order).epsilon <= 1.01 * best
+
+
+@pytest.mark.parametrize(
+  ('name', 'value', 'words'),
+  [
+    ('main', 1.0, 'parts of delta must be below 1'),
+    ('order', 1.0, 'is no filter'),
+    ('pure', 0.0, 'pure must be > 0'),
+    ('ends', 'some', 'ends must be a number'),
+  ],
+)
+def test_what_is_no_rule(name, value, words):
+  rule = filters.rule(events.Pure(0.1), budget=1.0, delta=1e-6)
+  assert filters.checked(rule) == rule
+  with pytest.raises(ValueError, match=words):
+    filters.checked(rule._replace(**{name: value}))

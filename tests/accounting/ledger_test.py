@@ -1,10 +1,8 @@
-"""The ledger: arithmetic, file, locks, crashes, and `launch.train` with it."""
+"""The ledger: arithmetic, what it says, and `launch.train` with it."""
 
-import fcntl
 import json
-import os
 import signal
-import stat
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +18,7 @@ from dpmf_jax.accounting import (
   events,
   filters,
   ledger,
-  ledger_file,
+  ledger_database,
 )
 from dpmf_jax.ratings import writing
 from dpmf_jax.ratings.synthetic import synthetic
@@ -36,7 +34,7 @@ FACTS = {
 
 @pytest.fixture
 def path(tmp_path):
-  return tmp_path / 'made-up.ledger'
+  return tmp_path / 'made-up.db'
 
 
 def gaussian_of(epsilon, count=1):
@@ -62,10 +60,6 @@ def test_the_ends_of_noise_of_all_runs_have_their_part(path):
     spend(path, run)
   assert len(ledger.entries(path)) == 5
   spend(path, events.Gaussian(1e3))
-
-
-def lines(path):
-  return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 # The arithmetic.
@@ -101,7 +95,7 @@ def test_other_mechanisms_add_up_by_the_accountants_best_rule(path):
   assert [entry.event for entry in ledger.entries(path)] == list(parts)
   together = accounting.epsilon(events.Composed(parts), 1e-6)
   assert ledger.total(path) == together < 3
-  with pytest.raises(ledger.BudgetExceeded, match='use more noise'):
+  with pytest.raises(ledger.BudgetExceeded, match='would still fit'):
     spend(path, events.Pure(2.9))
 
 
@@ -132,7 +126,8 @@ def test_a_refusal_has_the_arithmetic_and_writes_nothing(path):
   assert path.read_bytes() == before
   assert '\n' not in message
   runs = gaussian_of(1.0), gaussian_of(1.0), gaussian_of(1.5)
-  counted = lambda runs: filters.counted(runs, budget=2, delta=1e-6)
+  rule = filters.rule(runs[0], budget=2, delta=1e-6)
+  counted = lambda runs: filters.counted(runs, delta=1e-6, by=rule)
   before, together = counted(runs[:2]), counted(runs)
   assert before == pytest.approx(1.455, rel=1e-3)
   for words in (
@@ -155,7 +150,7 @@ def test_a_refusal_has_the_arithmetic_and_writes_nothing(path):
 def test_the_first_use_needs_a_budget(path):
   with pytest.raises(ValueError, match='is new: say with budget_epsilon'):
     ledger.spend(path, gaussian_of(1.0), **FACTS)
-  assert path.read_bytes() == b''
+  assert not path.exists()
   with pytest.raises(ValueError, match='budget_epsilon must be a number'):
     spend(path, gaussian_of(1.0), budget_epsilon='none')
 
@@ -191,45 +186,205 @@ def test_summary(path):
   assert statement['adaptive_epsilon'] == 3
 
 
-def test_a_budget_that_was_lowered_by_hand_is_not_said_to_hold(path):
+# Other budgets.
+
+
+def test_a_lower_budget_refuses_more_and_the_first_one_holds(path):
   spend(path, gaussian_of(1.0), budget_epsilon=3)
-  text = path.read_text()
-  path.write_text(
-    text.replace('"budget_epsilon": 3.0', '"budget_epsilon": 0.5')
+  ledger.set_budget(path, 1.5, reason='less is enough')
+  with pytest.raises(ledger.BudgetExceeded, match=r'budget of 1\.5'):
+    spend(path, gaussian_of(1.4))
+  spend(path, gaussian_of(0.5), budget_epsilon=1.5)
+  ledger.set_budget(path, 3, reason='as it was')
+  ledger.set_budget(path, 0.1, reason='no more')
+  statement = ledger.statement(path)
+  assert statement['adaptive_epsilon'] == 3
+  assert statement['budget_epsilon'] == 0.1
+  assert statement['left_epsilon'] == 0
+  assert ledger.summary(path).endswith(
+    'what holds is the budget it was begun with, epsilon 3 at delta 1e-06'
   )
+
+
+@pytest.mark.parametrize('budget', [5, 'unlimited'])
+@pytest.mark.filterwarnings('ignore:.*has no budget')
+def test_a_budget_that_was_raised_is_not_said_to_hold(path, budget):
+  spend(path, gaussian_of(2.0), budget_epsilon=3)
+  ledger.set_budget(path, budget, reason='a second study')
+  spend(path, gaussian_of(2.5))
+  assert 3 < ledger.total(path) < 5
   assert ledger.statement(path)['adaptive_epsilon'] is None
-  assert ledger.summary(path).endswith(ledger.NOT_VALID)
+  assert ledger.summary(path).endswith(
+    'the budget was raised after 1 release: epsilon 3 holds for what was '
+    f'released before that, and the total of all is {ledger.NOT_VALID}'
+  )
+  # That cannot be taken back.
+  ledger.set_budget(path, 3, reason='as it was')
+  assert ledger.statement(path)['adaptive_epsilon'] is None
 
 
-def as_before(path, budget):
-  """Makes a ledger what the version without required budgets wrote."""
-  head, rest = path.read_text().split('\n', 1)
-  values = json.loads(head)
-  values |= {'schema': 'dpmf_jax-ledger-1', 'budget_epsilon': budget}
-  path.write_text(json.dumps(values) + '\n' + rest)
+@pytest.mark.filterwarnings('ignore:.*has no budget')
+def test_a_budget_that_came_late_refuses_and_does_not_hold(path):
+  spend(path, gaussian_of(1.0), budget_epsilon='unlimited')
+  ledger.set_budget(path, 2, reason='enough')
+  with pytest.raises(ledger.BudgetExceeded):
+    spend(path, gaussian_of(1.9))
+  spend(path, gaussian_of(0.5))
+  assert ledger.summary(path).endswith(
+    f'begun without a budget: {ledger.NOT_VALID}'
+  )
 
 
-def test_an_old_ledger_without_a_budget_is_unlimited(path):
-  spend(path, gaussian_of(1.0))
-  as_before(path, None)
+@pytest.mark.parametrize(
+  ('budget', 'reason', 'words'),
+  [
+    (3, 'the same', r'has budget_epsilon=3\.0 already'),
+    (5, ' \n', "reason='' must say why"),
+    (-1, 'less', 'budget_epsilon must be >= 0'),
+    ('lots', 'more', 'budget_epsilon must be a number'),
+  ],
+)
+def test_a_change_of_nothing_or_without_a_reason_is_none(
+  path, budget, reason, words
+):
+  spend(path, gaussian_of(1.0), budget_epsilon=3)
+  before = path.read_bytes()
+  with pytest.raises(ValueError, match=words):
+    ledger.set_budget(path, budget, reason=reason)
+  assert path.read_bytes() == before
+  with pytest.raises(ValueError, match='is empty: not a ledger yet'):
+    ledger.set_budget(path.with_name('other'), 3, reason='new')
+  assert not path.with_name('other').exists()
+
+
+def test_a_run_that_was_charged_goes_on_whatever_the_budget_is_now(path):
+  first = spend(path, gaussian_of(2.0), budget_epsilon=3, entry_id='run')
+  ledger.set_budget(path, 1, reason='no more')
+  again = spend(path, gaussian_of(2.0), budget_epsilon=3, entry_id='run')
+  assert again == first
+
+
+def test_what_it_was_begun_with_stays_if_constants_change(path, monkeypatch):
+  spend(path, gaussian_of(1.0), budget_epsilon=3)
+  spend(path, events.Pure(0.2))
+  before = ledger.statement(path)
+  monkeypatch.setattr(filters, 'MAIN_SHARE', 0.5)
+  monkeypatch.setattr(filters, 'MIXED_SHARE', 0.4)
+  assert ledger.statement(path) == before
+
+
+# Files of earlier versions.
+
+
+def old_file(path, budget=3.0, schema=2, change=lambda text: text):
+  """What an earlier version wrote for two releases."""
+  facts = {k: v for k, v in FACTS.items() if k != 'dataset'}
+  lines = [
+    facts
+    | {
+      'schema': f'dpmf_jax-ledger-{schema}',
+      'dataset': 'made-up',
+      'digest': 'a',
+      'budget_epsilon': budget,
+      'created': '2026-01-01T00:00:00+00:00',
+    }
+  ]
+  for name in ('one', 'two'):
+    event = gaussian_of(1.0)
+    lines.append(
+      facts
+      | {
+        'id': name,
+        'time': '2026-01-02T00:00:00+00:00',
+        'system': 'power_mf',
+        'variant': 'sound',
+        'status': 'proved',
+        'event': encoding.encode(event),
+        'epsilon': accounting.epsilon(event, 1e-6),
+        'digest': 'a',
+        'what': '/runs/1',
+      }
+    )
+  lines[0] = {'schema': lines[0].pop('schema'), **lines[0]}
+  path.write_text(change(''.join(json.dumps(line) + '\n' for line in lines)))
+  return path
+
+
+def test_a_file_of_lines_is_imported_and_renamed(path, tmp_path):
+  old = old_file(tmp_path / 'old.ledger')
+  content = old.read_bytes()
+  with pytest.raises(OSError, match=f'--import_ledger={old} --ledger=NEW'):
+    spend(old, gaussian_of(0.1))
+  ledger.import_lines(old, path)
+  assert not old.exists()
+  assert (tmp_path / 'old.ledger.imported').read_bytes() == content
+  one, two = ledger.entries(path)
+  assert (one.id, two.id) == ('one', 'two')
+  assert (one.what, one.time) == ('/runs/1', '2026-01-02T00:00:00+00:00')
+  assert one.event == gaussian_of(1.0)
+  assert ledger.header(path).imported == files.sha256(content)
+  assert ledger.statement(path)['adaptive_epsilon'] == 3
+  # A run that it has an entry of goes on.
+  assert spend(path, gaussian_of(1.0), digest='a', entry_id='two') == two
+  spend(path, gaussian_of(1.0), digest='a')
+  old_file(old)
+  with pytest.raises(ValueError, match='is a ledger already'):
+    ledger.import_lines(old, path)
+  assert old.exists()
+  assert len(ledger.entries(path)) == 3
+
+
+@pytest.mark.filterwarnings('ignore:.*has no budget')
+def test_an_old_ledger_without_a_budget_is_unlimited(path, tmp_path):
+  ledger.import_lines(old_file(tmp_path / 'old', None, 1), path)
   assert ledger.header(path).budget_epsilon == 'unlimited'
   assert ledger.summary(path).endswith(f'no budget: {ledger.NOT_VALID}')
-  with pytest.warns(UserWarning, match=ledger.NOT_VALID):
-    spend(path, gaussian_of(200.0))
+  spend(path, gaussian_of(200.0), digest='a')
   with pytest.raises(ValueError, match="budget_epsilon='unlimited'"):
-    spend(path, gaussian_of(1.0), budget_epsilon=3)
+    spend(path, gaussian_of(1.0), digest='a', budget_epsilon=3)
 
 
-def test_an_old_ledger_with_a_budget_is_read_and_said_to_be_old(path):
-  spend(path, gaussian_of(1.0))
-  as_before(path, 3.0)
-  spend(path, gaussian_of(1.0), budget_epsilon=3)
+def test_an_old_ledger_with_a_budget_is_read_and_said_to_be_old(path, tmp_path):
+  ledger.import_lines(old_file(tmp_path / 'old', 3.0, 1), path)
+  spend(path, gaussian_of(1.0), digest='a', budget_epsilon=3)
   with pytest.raises(ledger.BudgetExceeded):
-    spend(path, gaussian_of(2.9))
+    spend(path, gaussian_of(2.9), digest='a')
   assert ledger.statement(path)['adaptive_epsilon'] is None
   assert ledger.summary(path).endswith(
     f'begun by an earlier version: {ledger.NOT_VALID}'
   )
+
+
+@pytest.mark.parametrize(
+  ('change', 'words'),
+  [
+    (lambda s: s.replace('"Gaussian"', '"Unheard"'), 'line 2: event .Unheard.'),
+    (lambda s: s.replace('ledger-2', 'ledger-9'), 'line 1: schema must be'),
+    (lambda s: s.replace('proved', 'claimed'), 'line 2: status must be'),
+    (lambda s: s.replace('"what"', '"where"'), 'line 2: what is missing'),
+    (lambda s: s.replace('"count": 1', '"count": 2'), 'the line was altered'),
+    (lambda s: s.replace('"count"', '"number"'), "line 2: event 'Gaussian'"),
+    (lambda s: s.replace('"two"', '"one"'), 'line 3: a second one with the id'),
+    (lambda s: s.replace('"two"', '7'), 'line 3: id must be a string'),
+    (lambda s: s.replace('1e-06', '0.5', 1), 'line 2: delta must be 0.5'),
+    (lambda s: s + '\n', 'line 4: not JSON'),
+    (lambda s: s + '[]\n', 'line 4: must be a JSON object'),
+    (lambda s: s + '[' * 100_000 + '\n', 'line 4: '),
+    (lambda s: s.split('\n', 1)[1], 'line 1: schema must be'),
+    (lambda s: s.split('\n', 1)[0], 'has no releases'),
+    (lambda s: s[:-2], 'line 3: the last line is cut off'),
+    (lambda s: '', 'line 1: '),
+    (lambda s: '\0' * 40 + s, 'line 1: not JSON'),
+  ],
+)
+def test_a_bad_line_is_named_and_nothing_is_imported(
+  path, tmp_path, change, words
+):
+  old = old_file(tmp_path / 'old', change=change)
+  with pytest.raises(ValueError, match=words) as error:
+    ledger.import_lines(old, path)
+  assert str(old) in str(error.value)
+  assert [each.name for each in tmp_path.iterdir()] == ['old']
 
 
 # Runs that are chosen after seeing earlier ones.
@@ -341,9 +496,8 @@ def test_pure_epsilons_that_add_up_to_the_budget_fit(path, epsilons):
 
 def test_a_dry_run_spends_nothing(path):
   spend(path, gaussian_of(2.0), budget_epsilon=3, dry_run=True)
-  assert ledger.entries(path) == []
-  assert ledger.total(path) == 0
-  spend(path, gaussian_of(2.0))
+  assert not path.exists()
+  spend(path, gaussian_of(2.0), budget_epsilon=3)
   with pytest.raises(ledger.BudgetExceeded):
     spend(path, gaussian_of(2.5), dry_run=True)
 
@@ -375,62 +529,16 @@ def test_infinite_is_not_a_cost(path):
   assert not path.exists()
 
 
-# The file.
-
-
-def test_what_is_in_the_file(path):
-  event = events.Composed((events.Gaussian(3.0, 2), events.Gaussian(0.1)))
-  spend(
-    path,
-    event,
-    budget_epsilon=1000,
-    digest='abc',
-    system='gaussian_mf',
-    variant='sound',
-    what='/runs/1',
-    entry_id='one',
-  )
-  header, entry = lines(path)
-  assert stat.S_IMODE(path.stat().st_mode) == 0o600
-  assert header.pop('created')[:2] == '20'
-  assert header == {
-    'schema': ledger_file.SCHEMA,
-    'dataset': 'made-up',
-    'digest': 'abc',
-    'unit': 'rating',
-    'relation': 'replace',
-    'budget_epsilon': 1000,
-    'delta': 1e-6,
-  }
-  assert entry.pop('time')[:2] == '20'
-  assert entry == {
-    'id': 'one',
-    'system': 'gaussian_mf',
-    'variant': 'sound',
-    'status': 'proved',
-    'event': {
-      'Composed': {
-        'events': [
-          {'Gaussian': {'noise_multiplier': 3.0, 'count': 2, 'uncovered': 0.0}},
-          {'Gaussian': {'noise_multiplier': 0.1, 'count': 1, 'uncovered': 0.0}},
-        ]
-      }
-    },
-    'epsilon': accounting.epsilon(event, 1e-6),
-    'delta': 1e-6,
-    'unit': 'rating',
-    'relation': 'replace',
-    'digest': 'abc',
-    'what': '/runs/1',
-  }
+# Rows.
 
 
 def test_it_only_grows(path):
-  before = b''
+  before = []
   for _ in range(4):
     spend(path, gaussian_of(0.1))
-    assert path.read_bytes().startswith(before)
-    before = path.read_bytes()
+    rows = ledger_database.look(path)
+    assert rows[: len(before)] == before
+    before = rows
   assert len({entry.id for entry in ledger.entries(path)}) == 4
 
 
@@ -479,7 +587,7 @@ def test_only_events_are_made_from_a_file(name):
     ({'unit': 'user'}, "counts with unit='rating', this run has 'user'"),
     ({'relation': 'add_remove'}, "relation='replace'"),
     ({'delta': 1e-5}, 'counts with delta=1e-06, this run has 1e-05'),
-    ({'budget_epsilon': 4}, r'begun with budget_epsilon=3\.0, this run has 4'),
+    ({'budget_epsilon': 4}, r'has budget_epsilon=3\.0, this run has 4\.0: lea'),
     ({'budget_epsilon': 'unlimited'}, "this run has 'unlimited': leave it out"),
     ({'dataset': 'other', 'digest': 'b'}, "ledger of 'made-up'"),
     ({'dataset': 'other', 'digest': ''}, "ledger of 'made-up'"),
@@ -529,113 +637,6 @@ def test_a_budget_may_be_left_out_or_repeated(path):
   assert ledger.header(path).budget_epsilon == 3
 
 
-@pytest.mark.parametrize(
-  ('change', 'words'),
-  [
-    (lambda s: s.replace('"Gaussian"', '"Unheard"'), 'line 2: event .Unheard.'),
-    (lambda s: s.replace('ledger-2', 'ledger-9'), 'line 1: schema must be'),
-    (lambda s: s.replace('proved', 'claimed'), 'line 2: status, unit, rel'),
-    (lambda s: s.replace('"what"', '"where"'), 'line 2: what is missing'),
-    (lambda s: s.replace('"count": 1', '"count": -1'), 'line 2: count must be'),
-    (lambda s: s.replace('"count"', '"number"'), "line 2: event 'Gaussian'"),
-    (lambda s: s + '\n', 'line 4: not JSON'),
-    (lambda s: s + '[]\n', 'line 4: must be a JSON object'),
-    (lambda s: s.split('\n', 1)[1], 'line 1: schema must be'),
-    (lambda s: '\0' * 40 + s, 'line 1: not JSON'),
-    (lambda s: s.replace('{"id"', '{id', 1), 'line 2: not JSON'),
-  ],
-)
-def test_a_bad_line_is_named_and_nothing_is_spent(path, change, words):
-  for _ in range(2):
-    spend(path, gaussian_of(0.1))
-  text = change(path.read_text())
-  path.write_text(text)
-  for attempt in (
-    lambda: spend(path, gaussian_of(0.1)),
-    lambda: ledger.total(path),
-  ):
-    with pytest.raises(ValueError, match=words) as error:
-      attempt()
-    assert str(path) in str(error.value)
-    assert path.read_text() == text
-
-
-# Crashes.
-
-
-def test_wherever_the_last_line_is_cut_it_is_never_lost(path):
-  for _ in range(2):
-    spend(path, gaussian_of(0.1))
-  whole = path.read_bytes()
-  first = whole.index(b'\n') + 1
-  second = whole.index(b'\n', first) + 1
-  for length in [*range(second + 1, len(whole) - 1, 17), len(whole) - 2]:
-    path.write_bytes(whole[:length])
-    for attempt in (
-      lambda: spend(path, gaussian_of(0.1)),
-      lambda: ledger.entries(path),
-    ):
-      with pytest.raises(ValueError, match='line 3: the last line is cut off'):
-        attempt()
-    assert path.read_bytes() == whole[:length]
-  # The line was whole and only its end is missing: it counts.
-  path.write_bytes(whole[:-1])
-  assert len(ledger.entries(path)) == 2
-  spend(path, gaussian_of(0.1))
-  assert len(ledger.entries(path)) == 3
-  assert path.read_bytes().startswith(whole)
-  # What the message says to do.
-  path.write_bytes(whole[:second])
-  spend(path, gaussian_of(0.1))
-  assert len(ledger.entries(path)) == 2
-
-
-def test_an_empty_file_is_a_ledger_that_was_not_begun(path):
-  path.touch()
-  with pytest.raises(ValueError, match='is empty'):
-    ledger.entries(path)
-  spend(path, gaussian_of(0.1), budget_epsilon=1)
-  assert len(ledger.entries(path)) == 1
-
-
-def test_a_full_disk_spends_nothing_and_breaks_nothing(path, monkeypatch):
-  spend(path, gaussian_of(0.1))
-  before = path.read_bytes()
-  write = os.write
-  with monkeypatch.context() as patched:
-    patched.setattr(ledger_file.os, 'write', lambda fd, b: write(fd, b[:50]))
-    with pytest.raises(OSError, match='no room for another line'):
-      spend(path, gaussian_of(0.1))
-  assert path.read_bytes() == before
-  spend(path, gaussian_of(0.1))
-
-
-def test_the_line_is_on_the_disk_before_it_returns(path, monkeypatch):
-  spend(path, gaussian_of(0.1))
-  synced = []
-  fsync = os.fsync
-
-  def watched(handle):
-    fsync(handle)
-    if stat.S_ISREG(os.fstat(handle).st_mode):
-      synced.append(path.read_bytes())
-
-  with monkeypatch.context() as patched:
-    patched.setattr(ledger_file.os, 'fsync', watched)
-    entry = spend(path, gaussian_of(0.1))
-  assert entry.id.encode() in synced[-1]
-  assert path.read_bytes() == synced[-1]
-
-  def failing(handle):
-    raise OSError(5, 'Input/output error')
-
-  with monkeypatch.context() as patched:
-    patched.setattr(ledger_file.os, 'fsync', failing)
-    with pytest.raises(OSError, match='Input/output'):
-      spend(path, gaussian_of(0.1))
-  assert len(ledger.entries(path)) >= 2  # it may be counted, and is not given
-
-
 def test_an_id_is_charged_once(path):
   first = spend(path, gaussian_of(2.0), budget_epsilon=3, entry_id='run')
   again = spend(path, gaussian_of(2.0), budget_epsilon=3, entry_id='run')
@@ -647,161 +648,17 @@ def test_an_id_is_charged_once(path):
     spend(path, gaussian_of(2.5), entry_id='another')
 
 
-def test_a_ledger_replaced_while_waiting_is_read_anew(path):
-  # An editor that writes a new file in place of the old one.
-  spend(path, gaussian_of(0.1), budget_epsilon=3)
-  with path.open('rb') as held:
-    fcntl.flock(held, fcntl.LOCK_EX)
-    waiting = subprocess.Popen(
-      [sys.executable, '-c', _SPEND_ONE, str(path)],
-      cwd=ROOT,
-      stdout=subprocess.PIPE,
-    )
-    assert waiting.stdout is not None
-    assert waiting.stdout.readline() == b'locks\n'  # it has opened the file
-    new = path.with_name('new')
-    new.write_bytes(path.read_bytes())
-    os.replace(new, path)
-  assert waiting.wait() == 0
-  waiting.stdout.close()
-  assert len(ledger.entries(path)) == 2
-
-
-# Says so when it is about to wait for a lock.
-_SAY_LOCKS = """
-import fcntl, runpy, sys
-flock = fcntl.flock
-def said(file, operation):
-  if operation == fcntl.LOCK_EX:
-    print('locks', flush=True)
-  return flock(file, operation)
-fcntl.flock = said
-"""
-_SPEND_ONE = f"""{_SAY_LOCKS}
-from dpmf_jax.accounting import Gaussian, ledger
-ledger.spend(sys.argv[1], Gaussian(100.0), delta=1e-6, unit='rating',
-             relation='replace', dataset='made-up')
-"""
-_TRAIN = f"""{_SAY_LOCKS}
+# Says so when it is about to wait for the database.
+_TRAIN = """
+import runpy
+from dpmf_jax.accounting import ledger_database
+transacted = ledger_database._transacted
+def said(*arguments, **options):
+  print('waits', flush=True)
+  return transacted(*arguments, **options)
+ledger_database._transacted = said
 runpy.run_module('launch.train', run_name='__main__', alter_sys=True)
 """
-
-# Real processes, all at the gate before the first may spend. They are forked
-# from one that has no JAX, which is what takes time to import.
-_MANY = """
-import json, os, sys
-from dpmf_jax.accounting import Gaussian, ledger, epsilon
-path, processes, multiplier, budget = json.loads(sys.argv[1])
-assert 'jax' not in sys.modules
-epsilon(Gaussian(multiplier), 1e-6)  # imports what is imported late
-gate, opened = os.pipe()
-children = []
-for number in range(processes):
-  child = os.fork()
-  if child == 0:
-    code = 3
-    try:
-      os.close(opened)
-      os.read(gate, 1)
-      ledger.spend(
-        path, Gaussian(multiplier), delta=1e-6, unit='rating',
-        relation='replace', dataset='made-up', budget_epsilon=budget,
-        what=str(number),
-      )
-      code = 0
-    except ledger.BudgetExceeded:
-      code = 1
-    finally:
-      os._exit(code)
-  children.append(child)
-os.close(opened)
-codes = [os.waitstatus_to_exitcode(os.waitpid(c, 0)[1]) for c in children]
-print(json.dumps(codes))
-"""
-
-
-def printed_by(code, *arguments):
-  """The JSON that a process of its own prints."""
-  done = subprocess.run(
-    [sys.executable, '-c', code, *arguments],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert done.returncode == 0, done.stderr
-  return json.loads(done.stdout)
-
-
-def test_200_at_once_with_room_for_50(path):
-  multiplier = calibrate_noise_multiplier(epsilon=2.999, delta=1e-6, count=50)
-  assert accounting.epsilon(events.Gaussian(multiplier, 51), 1e-6) > 3
-  codes = printed_by(_MANY, json.dumps([str(path), 200, multiplier, 3]))
-  assert (codes.count(0), codes.count(1)) == (50, 150)
-  written = ledger.entries(path)
-  accepted = {str(number) for number, code in enumerate(codes) if code == 0}
-  assert {entry.what for entry in written} == accepted
-  assert len(written) == len({entry.id for entry in written}) == 50
-  assert len(lines(path)) == 51
-  assert ledger.total(path) <= 3
-
-
-# Three writers at a time, killed anywhere, again and again. What a writer has
-# been charged for, it says to the parent, as a run would draw noise.
-_KILLED = """
-import json, os, random, signal, sys, time, traceback
-from dpmf_jax.accounting import Gaussian, ledger, epsilon
-path, rounds = sys.argv[1], int(sys.argv[2])
-random.seed(1)
-epsilon(Gaussian(50.0), 1e-6)
-charged, say = os.pipe()
-charged, heard = os.fdopen(charged), []
-for _ in range(rounds):
-  children = []
-  for _ in range(3):
-    child = os.fork()
-    if child == 0:
-      try:
-        while True:
-          entry = ledger.spend(
-            path, Gaussian(50.0), delta=1e-6, unit='rating',
-            relation='replace', dataset='made-up', budget_epsilon='unlimited',
-          )
-          os.write(say, (entry.id + chr(10)).encode())
-      except ValueError as error:
-        if 'the last line is cut off' in str(error):
-          os._exit(4)
-        traceback.print_exc()
-      except BaseException:
-        traceback.print_exc()
-      finally:
-        os._exit(3)
-    children.append(child)
-  heard += [charged.readline() for _ in range(2)]  # they are at work
-  for child in children:
-    time.sleep(random.uniform(0, 0.03))  # anywhere: nothing depends on it
-    os.kill(child, signal.SIGKILL)
-  codes = [os.waitstatus_to_exitcode(os.waitpid(c, 0)[1]) for c in children]
-  assert set(codes) <= {-signal.SIGKILL, 4}, codes
-  if 4 in codes:
-    # A kill inside a write, as rare as it is, stops all the other writers:
-    # what the message says to do.
-    with open(path, 'rb') as file:
-      content = file.read()
-    assert not content.endswith(b'\\n'), content[-100:]
-    os.truncate(path, content.rfind(b'\\n') + 1)
-os.close(say)
-print(json.dumps(''.join([*heard, charged.read()]).split()))
-"""
-
-
-def test_killed_writers_never_under_count(path):
-  rounds = 25
-  charged = printed_by(_KILLED, str(path), str(rounds))
-  written = [entry.id for entry in ledger.entries(path)]
-  assert len(charged) > rounds
-  assert set(charged) <= set(written)
-  assert len(charged) <= len(written) <= len(charged) + 3 * rounds
 
 
 # launch.train.
@@ -837,7 +694,8 @@ def test_training_is_charged_and_refused(launch, ratings_file, path, tmp_path):
   assert entry.epsilon == document['epsilon']
   assert entry.event == encoding.decode(document['event'])
   assert (entry.system, entry.variant) == ('gaussian_mf', 'sound')
-  assert (entry.unit, entry.relation) == ('rating', 'add_remove')
+  header = ledger.header(path)
+  assert (header.unit, header.relation) == ('rating', 'add_remove')
   assert entry.what == str(first)
   assert 'ledger' not in json.dumps(document)
 
@@ -867,7 +725,7 @@ def test_training_is_charged_and_refused(launch, ratings_file, path, tmp_path):
 @pytest.mark.parametrize(
   ('flags', 'words'),
   [
-    (['--epsilon=1', '--budget_epsilon=4'], 'begun with --budget_epsilon=3.0'),
+    (['--epsilon=1', '--budget_epsilon=4'], 'has --budget_epsilon=3.0, this'),
     (
       ['--variant=paper', '--epsilon_per_step=0.3', '--relation=replace'],
       'a claim cannot be added to a proof',
@@ -941,9 +799,9 @@ def test_killed_before_and_after_the_line_it_is_charged_once(
   files_of_run = f'--ratings={ratings_file}', f'--output={output}'
   more = f'--ledger={path}', *flags, first_use
 
-  # The ledger is locked: the run has to wait, and has not begun.
-  with path.open('wb') as held:
-    fcntl.flock(held, fcntl.LOCK_EX)
+  # Somebody else writes: the run has to wait, and has not begun.
+  with sqlite3.connect(path, isolation_level=None) as held:
+    held.execute('BEGIN IMMEDIATE')
     process = subprocess.Popen(
       [sys.executable, '-c', _TRAIN, *files_of_run, *more],
       cwd=ROOT,
@@ -951,13 +809,14 @@ def test_killed_before_and_after_the_line_it_is_charged_once(
       stderr=subprocess.DEVNULL,
     )
     assert process.stdout is not None
-    assert b'locks\n' in iter(process.stdout.readline, b'')
+    assert b'waits\n' in iter(process.stdout.readline, b'')
     leaves, metadata = files.load_leaves(checkpoint)
     assert leaves['step'] == 0
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
-  assert path.read_bytes() == b''
+  held.close()
+  assert ledger_database.look(path) == []
 
   # Now it is charged, and killed once it has drawn noise.
   launch_killed(*files_of_run, *more)

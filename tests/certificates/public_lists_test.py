@@ -30,6 +30,7 @@ CASES = {
   'untrusted_pmf': ('untrusted_pmf', {}),
   'local_mf': ('local_mf', {}),
   'local_mf, user': ('local_mf', {'unit': 'user'}),
+  'local_ranking': ('local_ranking', {'rank': 0}),
   'dpals': ('dpals', {'steps': 2}),
 }
 
@@ -78,7 +79,7 @@ def published(case, ratings, folder):
   config, system = built(case)
   data = training_data(ratings)
   state = fit(system, jax.random.key(0), data)
-  folders.prepare(folder)
+  (folder / 'private').mkdir(parents=True)
   model = system.model(state, data)
   folders.write_model(folder, model, system.guarantee, ratings)
   lists = certificates.id_lists(ratings, system.guarantee)

@@ -205,8 +205,9 @@ def test_every_proved_system(name):
     assert found[field], field
 
 
-def test_sound_sdmf_is_local_mf_and_baselines_are_not_private():
+def test_sound_sdcf_is_local_and_baselines_are_not_private():
   assert answer('--epsilon=1', 'sdmf')['system'] == 'local_mf'
+  assert answer('--epsilon=1', 'sdbpr')['system'] == 'local_ranking'
   refused('', 'is not private', 'als')
 
 
@@ -379,32 +380,98 @@ def test_wrong_certificates(tmp_path):
 # Ledgers
 
 
-@pytest.mark.filterwarnings('ignore:.*has no budget')
-@pytest.mark.parametrize('budget', [3.0, 'unlimited'])
-def test_a_ledger_says_what_holds(tmp_path, budget):
-  path = tmp_path / 'mine.ledger'
-  for _ in range(2):
+def book(path, budget=3.0):
+  for what in ('/runs/1', '<b>bold</b>'):
     ledger.spend(
       path, accounting.Gaussian(9.0), delta=1e-6, unit='rating',
       relation='replace', dataset='mine', budget_epsilon=budget,
+      system='power_mf', variant='sound', what=what,
     )  # fmt: skip
-  found = answer(f'--ledger={path}', system=None)
-  assert found == ledger.statement(path)
+  return path
+
+
+@pytest.mark.filterwarnings('ignore:.*has no budget')
+@pytest.mark.parametrize('budget', [3.0, 'unlimited'])
+def test_a_ledger_says_what_holds(tmp_path, budget):
+  path = book(tmp_path / 'mine.db', budget)
+  found = answer(f'--ledger={path} --format=json', system=None)
+  assert found == ledger.report(path)
   assert found['releases'] == 2
   assert found['epsilon'] == ledger.total(path)
   not_valid = 'not valid if later runs were chosen after seeing earlier ones'
   assert found['caveat'] == not_valid
   assert found['budget_epsilon'] == budget
+  begun, first, second = found['rows']
+  assert begun['budget_epsilon'] == budget
+  assert first['epsilon'] == ledger.entries(path)[0].epsilon
+  assert (second['number'], second['hash']) == (3, found['head'])
   if budget == 'unlimited':
     assert found['adaptive_epsilon'] is None
+    assert found['left_epsilon'] is None
     assert found['holds'] == f'no budget: {not_valid}'
   else:
     assert found['adaptive_epsilon'] == 3
+    assert 2.8 < found['left_epsilon'] < 3
     assert 'what holds is the budget, epsilon 3' in found['holds']
 
 
+def test_a_ledger_as_text_and_as_a_page(tmp_path):
+  path = book(tmp_path / 'mine.db')
+  flag = f'--ledger={path}'
+  stated = ledger.statement(path)
+  head = stated['head']
+  text = run(f'{flag} --head={head}', system=None).stdout
+  for words in (
+    f'ledger     {path}\n',
+    'data set   mine, unit rating, relation replace\n',
+    'budget     epsilon 3 at delta 1e-06\n',
+    'releases   2\n',
+    f'spent      epsilon {ledger.shown(stated["counted_epsilon"])}\n',
+    f'left       {ledger.what_fits(stated["left_epsilon"])}\n',
+    'holds      if later runs are chosen after seeing earlier ones, what holds',
+    f'last hash  {head}\n',
+    '  power_mf  sound    0.4442   /runs/1\n',
+  ):
+    assert words in text
+  page = run(f'{flag} --format=html', system=None).stdout
+  assert page.startswith('<!DOCTYPE html>')
+  assert '<td>&lt;b&gt;bold&lt;/b&gt;</td>' in page
+  assert '<b>' not in page
+  assert f'<td>{head}</td>' in page
+  refused(f'{flag} --head=abc', 'no row with the hash abc', system=None)
+
+
+def test_a_budget_is_changed_with_a_reason(tmp_path):
+  path = book(tmp_path / 'mine.db')
+  flag = f'--ledger={path} --set_budget=5'
+  refused(flag, '--reason must be given', system=None)
+  done = run(f'{flag} --reason=second_study', system=None)
+  assert done.returncode == 0, done.stderr
+  assert 'budget     epsilon 5 at delta 1e-06\n' in done.stdout
+  assert 'the budget was raised after 2 releases: epsilon 3 ' in done.stdout
+  assert ' epsilon 5: second_study\n' in done.stdout
+  refused(f'{flag} --reason=again', 'has budget_epsilon=5.0 already', None)
+  refused(f'{flag}x --reason=a', "5x must be a number or 'unlimited'", None)
+  lone = f'--ledger={path} --reason=why'
+  refused(lone, '--reason is not for --ledger; it needs --set_budget', None)
+  assert len(ledger.report(path)['rows']) == 4
+
+
+def test_a_ledger_is_imported(tmp_path):
+  old, path = tmp_path / 'old.ledger', tmp_path / 'mine.db'
+  old.write_text('{"schema": "dpmf_jax-ledger-2"}\n')
+  refused(
+    f'--ledger={old}', f'--import_ledger={old} --ledger=NEW.db', system=None
+  )
+  both = f'--import_ledger={old} --ledger={path}'
+  refused(both, f'{old}, line 1: dataset is missing', system=None)
+  refused(f'--import_ledger={old}', '--import_ledger is not for an account')
+  refused('--format=json', '--format is not for an account; it needs --ledger')
+  assert not path.exists()
+
+
 def test_wrong_ledgers(tmp_path):
-  path = tmp_path / 'mine.ledger'
+  path = tmp_path / 'mine.db'
   refused(f'--ledger={path}', f'{path}: No such file', system=None)
   path.touch()
   refused(f'--ledger={path}', 'is empty: not a ledger yet', system=None)

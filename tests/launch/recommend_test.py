@@ -4,6 +4,7 @@ import csv
 
 import numpy as np
 import pytest
+from certified import make
 
 from dpmf_jax import files
 from dpmf_jax.ratings.table import from_arrays
@@ -92,11 +93,50 @@ def test_similar_items_as_table_and_parquet(launch, folder, tmp_path):
   assert table['title'].to_pylist()[:3] == [None, None, 'Four']
 
 
+def test_reasons_are_the_users_own_items(launch, folder, new_users, tmp_path):
+  flags = [f'--model={folder}', f'--ratings={new_users}', '--why=2']
+  done = launch('recommend', *flags, '--k=1')
+  assert done.returncode == 0, done.stderr
+  lines = done.stdout.splitlines()
+  assert lines[3].startswith('user zoe')
+  assert lines[5].split() == ['because', 'of', 'm2']
+  output = tmp_path / 'why.csv'
+  launch('recommend', *flags, '--k=1', f'--output={output}')
+  with output.open() as file:
+    rows = list(csv.DictReader(file))
+  assert list(rows[0])[-1] == 'why'
+  assert [row['why'] for row in rows if row['user'] == 'zoe'] == ['m2']
+
+
+def test_a_model_of_one_number_says_that_lists_are_alike(
+  launch, folder, new_users, tmp_path
+):
+  for name in ('ids.json', 'certificate.json'):
+    (tmp_path / name).write_bytes((folder / name).read_bytes())
+  item = np.array([[2, 1], [1, 1], [0.5, 1], [3, 1]], np.float32)
+  files.save_tree(
+    tmp_path / 'model.safetensors',
+    {
+      'factors': {'item': item},
+      'fit': {'prior': np.float32([1, 0]), 'ridge': np.float32([9, 5])},
+      'offset': np.float32(2),
+    },
+  )
+  done = launch('recommend', f'--model={tmp_path}', f'--ratings={new_users}')
+  assert done.returncode == 0, done.stderr
+  assert 'note: this model has a single number for each item' in done.stderr
+  again = launch('recommend', f'--model={folder}', f'--ratings={new_users}')
+  assert 'note:' not in again.stderr
+
+
 @pytest.mark.parametrize(
   ('flags', 'words'),
   [
     ([], 'pass one of --users'),
     (['--users=ann', '--similar_to=m1'], 'pass one of --users'),
+    (['--users=ann', '--page=x.html'], 'and --page=FILE.html'),
+    (['--page=x.html', '--output=x.csv'], '--output is for lists'),
+    (['--page=x.html'], "'schema' is a required property"),
     (['--users=ann'], 'which items were seen is not known'),
     (['--users=dan', '--nofilter_seen'], "user 'dan' is not in the model"),
     (['--similar_to=m1', '--output=x.txt'], 'must end in .csv or .parquet'),
@@ -133,7 +173,60 @@ def test_a_model_that_releases_users_only_says_so(
   files.save_tree(
     tmp_path / 'private' / 'unreleased.safetensors', {'factors': {'item': item}}
   )
-  done = launch('recommend', f'--model={tmp_path}', f'--ratings={new_users}')
-  assert done.returncode == 2
-  assert 'its system releases no item factors' in done.stderr
-  assert len(done.stderr.splitlines()) == 1
+  files.write_json(tmp_path / 'certificate.json', make()[1])
+  page = tmp_path / 'page.html'
+  for asked in (f'--ratings={new_users}', f'--page={page}'):
+    done = launch('recommend', f'--model={tmp_path}', asked)
+    assert done.returncode == 2
+    assert 'its system releases no item factors' in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+  assert not page.exists()
+
+
+@pytest.mark.parametrize(
+  ('name', 'content', 'words'),
+  [
+    ('ids.json', b'{', 'ids.json, line 1'),
+    ('ids.json', b'[]', 'ids.json is not a JSON object'),
+    ('ids.json', b'{"users": []}', r'lists \(0, 0\) users and items'),
+    ('ids.json', b'{"items": 3}', 'ids.json: items is not a list'),
+    ('ids.json', b'{"titles": 3}', 'ids.json: titles is not a dict'),
+    ('ids.json', b'\xff', 'ids.json is not UTF-8 text'),
+    ('certificate.json', b'[]', 'certificate.json is not a JSON object'),
+    ('model.safetensors', b'x', 'not a whole safetensors file'),
+    ('model.safetensors', None, "model.safetensors has no 'offset'"),
+  ],
+)
+def test_a_broken_folder_is_named(folder, tmp_path, name, content, words):
+  for path in folder.iterdir():
+    (tmp_path / path.name).write_bytes(path.read_bytes())
+  if content is None:
+    leaves, _ = files.load_leaves(folder / name)
+    sides = {s: leaves[f'factors/{s}'] for s in ('user', 'item')}
+    files.save_tree(tmp_path / name, {'factors': sides})
+  else:
+    (tmp_path / name).write_bytes(content)
+  with pytest.raises(ValueError, match=words):
+    models.load_model(tmp_path)
+
+
+def test_a_page_is_of_what_is_published(launch, folder, tmp_path):
+  published, page = tmp_path / 'published', tmp_path / 'page.html'
+  published.mkdir()
+  for name in ('ids.json', 'model.safetensors'):
+    (published / name).write_bytes((folder / name).read_bytes())
+  flags = (f'--model={published}', f'--page={page}', '--k=3')
+  done = launch('recommend', *flags)
+  assert (done.returncode, done.stderr.count('\n')) == (2, 1)
+  assert 'certificate.json: No such file' in done.stderr
+  files.write_json(published / 'certificate.json', make()[1])
+  done = launch('recommend', *flags)
+  assert (done.returncode, done.stderr) == (0, '')
+  assert done.stdout.startswith('4 items, ')
+  content = page.read_text(encoding='utf-8')
+  assert '"names": ["One, the first", "m2", "m3", "Four"]' in content
+  assert '"k": 3' in content
+  (published / 'ids.json').write_text('{')
+  done = launch('recommend', *flags)
+  assert (done.returncode, done.stderr.count('\n')) == (2, 1)
+  assert page.read_text(encoding='utf-8') == content

@@ -232,7 +232,11 @@ GOOD = '1,2,3\n'
     ('a.csv', GOOD + '1\n2,3,4,5,6\n', r'line 2: has 1 column\(s\), expected'),
     ('a.csv', GOOD + '\n2,2,4\n', 'line 2: is blank'),
     ('a.csv', '1,2,3,4,5\n', r'line 1: has 5 column\(s\), .*columns='),
-    ('a.csv', '1,2\n', r'line 1: has 2 column\(s\)'),
+    ('a.csv', '1\n', 'line 1: unknown format'),
+    ('a.csv', 'person,thing\n1,2\n', "line 1: 'person' is the only user that"),
+    ('a.csv', 'user,item,plays\n1,2,-1\n', 'line 2: count -1 is below 0'),
+    ('a.csv', 'user,item,plays\n1,2,0\n', 'line 2: count 0, as everywhere'),
+    ('a.csv', 'user,item,plays\n1,2,x\n', "line 2: count 'x' is not a number"),
     ('a.csv', GOOD + '1,3,good\n', "line 2: rating 'good' is not a number"),
     ('a.csv', GOOD + '1,3,1-2\n', "line 2: rating '1-2' is not a number"),
     ('a.csv', GOOD + '1,3,1_0\n', "line 2: rating '1_0' is not a number"),
@@ -249,7 +253,9 @@ GOOD = '1,2,3\n'
     ('a.csv', '"1",2,3\n1,2\n', r'line 2: has 2 column\(s\)'),
     ('a.csv', '"a\nb",2,3\n1,2,x\n', "line 3: rating 'x'"),
     ('a.csv', '"1",2,3\n"1"x,2,3\n', 'line 2: '),
-    ('a.csv', 'user,item\n1,2\n', 'line 1: no rating column among user, item'),
+    ('a.csv', 'user,item,grade\n1,2,3\n',
+     'line 1: no rating or count column among user, item, grade'),
+    ('a.csv', 'user,item,plays,views\n1,2,3,4\n', "'plays' and 'views' could"),
     ('a.csv', 'user,uid,item,rating\n1,1,2,3\n', "'user' and 'uid' could both"),
     ('a.csv', '1,2,3,4\n1,3,3,soon\n', "line 2: timestamp 'soon'"),
     ('a.csv', '1,2,3,4\n1,3,3,2005-02-31\n', "timestamp '2005-02-31'"),
@@ -483,3 +489,61 @@ def test_netflix_agrees_with_a_plain_loop(data_dir):
       user, rating, _ = line.split(',')
       want.append((int(user), movie, int(rating)))
   assert triples(formats.read(path, scale=SCALE)) == want
+
+
+CLICKS = [(7, 20, 1.0), (7, 3, 1.0), (12, 20, 1.0)]
+
+
+@pytest.mark.parametrize(
+  ('name', 'content', 'options'),
+  [
+    ('a.csv', '7,20\n7,3\n12,20\n', {}),
+    ('a.csv', '7,20\n7,3\n12,20\n7,3\n', {}),  # again
+    ('a.tsv', 'user_id\titem_id\n7\t20\n7\t3\n12\t20\n', {}),
+    ('a.csv', 'user,item,play_count\n7,20,9\n7,3,1\n12,20,2\n', {}),
+    ('a.csv', 'user,item,timestamp\n7,20,5\n7,3,6\n12,20,7\n', {}),
+    ('a.inter', 'user_id:token\titem_id:token\n7\t20\n7\t3\n12\t20\n', {}),
+    ('a.csv', PLAIN, {'max_count': 1}),
+    ('a.csv', PLAIN, {'columns': {'user': 0, 'item': 1, 'count': 2}}),
+    ('a.csv', PLAIN, {'columns': {'user': 0, 'item': 1}}),
+    ('a.csv', 'user,item,rating\n' + PLAIN, {'columns': {'count': 'rating'}}),
+    ('a.csv', 'u,i,x\n' + PLAIN, {'columns': {'user': 'u', 'item': 'i'}}),
+    (
+      'a.csv',
+      '1,0\n1,1\n',
+      {'format': 'dense', 'missing': 0, 'max_count': 1},
+    ),
+  ],
+)
+def test_files_of_clicks(save, name, content, options):
+  found = formats.read(save(content, name), **options)
+  assert found.clicks
+  assert found.scale == (0, 1)
+  want = CLICKS
+  if options.get('format') == 'dense':
+    want = [(1, 1, 1.0), (2, 1, 1.0), (2, 2, 1.0)]
+  assert triples(found) == want
+
+
+def test_names_of_ids_are_no_header(save):
+  found = formats.read(save('user1,book1\nuser1,book2\nuser2,book1\n'))
+  assert found.user_ids.tolist() == ['user1', 'user2']
+
+
+def test_ratings_say_more_than_counts(save):
+  path = save('user,item,rating,plays,views\n7,20,3,1,1\n7,3,4.5,1,1\n')
+  assert not formats.read(path, scale=SCALE).clicks
+
+
+@pytest.mark.parametrize('format', writing.WRITE_FORMATS)
+@pytest.mark.parametrize('most', [1, 5])
+def test_clicks_are_written_and_read_again(tmp_path, format, most):
+  made = from_arrays(
+    [7, 7, 12], [20, 3, 20], [1, 9, 2], max_count=most, timestamps=[3, 2, 1]
+  )
+  path = tmp_path / ('a.inter' if format == 'inter' else 'a')
+  writing.write(made, path, format)
+  again = formats.read(path, max_count=most)
+  assert again.clicks
+  assert triples(again) == triples(made)
+  np.testing.assert_array_equal(again.timestamp, made.timestamp)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dpmf_jax.evaluation.metrics import baselines
 from dpmf_jax.ratings import formats
 from dpmf_jax.ratings import table as r
+from dpmf_jax.ratings.given import ratings_of
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.rows import training_data
 
@@ -182,8 +183,8 @@ def test_duplicates_can_be_an_error():
 
 
 def test_the_scale_is_never_inferred():
-  with pytest.raises(TypeError, match='scale'):
-    r.from_arrays([1], [1], [3])  # pyright: ignore
+  with pytest.raises(r.DataError, match='scale=None is not a pair'):
+    r.from_arrays([1], [1], [3])
   with pytest.raises(r.DataError, match=r'row 1: rating 0\.5 .* 1\.\.5'):
     r.from_arrays([1, 2], [1, 1], [3, 0.5], scale=(1, 5))
 
@@ -298,7 +299,70 @@ def test_a_number_of_users_is_an_integer(small_ratings, number):
     r.with_public_ids(small_ratings, num_users=number)
 
 
-def test_clicks_need_a_column():
-  clicks = pd.DataFrame({'user': [1, 2], 'item': [1, 2]})
-  with pytest.raises(r.DataError, match=r'no rating column .*add one of ones'):
-    r.from_dataframe(clicks, scale=(0, 1))
+def pairs_of(ratings):
+  found = zip(ratings.user.tolist(), ratings.item.tolist(), strict=True)
+  return dict(zip(found, ratings.value.tolist(), strict=True))
+
+
+def test_clicks_come_as_columns_frames_and_matrices():
+  """All are the same clicks, and none needs a scale."""
+  users, items = [5, 7, 7], [1, 1, 3]
+  frame = pd.DataFrame({'userId': users, 'itemId': items})
+  matrix = scipy.sparse.coo_array(
+    (np.ones(3, bool), ([0, 1, 1], [0, 0, 1])), shape=(2, 2)
+  )
+  ids = {'user_ids': [5, 7], 'item_ids': [1, 3]}
+  for found in (
+    r.from_arrays(users, items),
+    r.from_arrays(users, items, [True] * 3),
+    r.from_arrays(users, items, [2, 1, 9], max_count=1),
+    r.from_dataframe(frame),
+    r.from_dataframe(frame.assign(plays=[2, 1, 9])),
+    r.from_csr(matrix, **ids),
+    r.from_csr(matrix.astype(float), max_count=1, **ids),
+    ratings_of({5: [1], 7: {1, 3}}),
+    ratings_of(matrix),
+  ):
+    assert found.clicks
+    assert found.scale == (0, 1)
+    assert pairs_of(found) == {(0, 0): 1, (1, 0): 1, (1, 1): 1}
+  assert '3 clicks' in repr(found)
+
+
+def test_counts_are_added_up_and_cut_at_a_public_number():
+  columns = [1, 1, 2, 1, 3], [4, 4, 4, 5, 6], [2, 3, 1, 9, 0]
+  stamps = [10, 30, 20, 5, 7]
+  found = r.from_arrays(*columns, max_count=6, timestamps=stamps)
+  assert found.user_ids.tolist() == [1, 2]  # a count of 0 is nothing
+  assert found.item_ids.tolist() == [4, 5]
+  assert pairs_of(found) == {(0, 0): 5, (1, 0): 1, (0, 1): 6}
+  assert found.timestamp is not None
+  assert found.timestamp.tolist() == [30, 20, 5]
+  assert found.columns()['count'].tolist() == [5, 1, 6]
+  again = [np.concatenate([column, column]) for column in columns]
+  assert pairs_of(r.from_arrays(*again, max_count=1)) == dict.fromkeys(
+    [(0, 0), (1, 0), (0, 1)], 1
+  )
+  with pytest.raises(r.DataError, match='rated before'):
+    r.from_arrays(*columns, max_count=6, duplicates='error')
+
+
+@pytest.mark.parametrize(
+  ('options', 'words'),
+  [
+    ({'max_count': 0}, r'max_count=0 must be an integer in 1\.\.'),
+    ({'max_count': 2.5}, 'max_count=2.5 must be an integer'),
+    ({'max_count': 2, 'scale': (1, 5)}, 'give one of them'),
+  ],
+)
+def test_what_counts_must_be_said_well(options, words):
+  with pytest.raises(r.DataError, match=words):
+    r.from_arrays([1, 2], [1, 2], [3, 4], **options)
+
+
+def test_ratings_that_are_all_alike_may_be_clicks():
+  frame = pd.DataFrame({'user': [1, 2], 'item': [1, 2], 'rating': [1, 1]})
+  with pytest.raises(r.DataError, match='every rating is 1: pass max_count=1'):
+    ratings_of(frame)
+  assert not ratings_of(frame, scale=(0, 1)).clicks
+  assert ratings_of(frame, max_count=1).clicks

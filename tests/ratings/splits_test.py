@@ -86,6 +86,7 @@ SPLITS = {
   'one': lambda t, seed: splits.hold_out_per_user(t, 1, seed=seed),
   'two': lambda t, seed: splits.hold_out_per_user(t, 2, seed=seed),
   'four': lambda t, seed: splits.hold_out_per_user(t, 4, seed=seed),
+  'last': lambda t, seed: splits.hold_out_last(t, seed=seed),
 }
 
 
@@ -160,6 +161,19 @@ def test_an_odd_id_elsewhere_does_not_move_the_others():
   )
 
 
+def test_the_last_of_each_user_is_held_out():
+  stamps = [3, 9, 1, 5, 5, 2]
+  made = r.from_arrays([1, 1, 1, 2, 2, 3], [*'abcabc'], timestamps=stamps)
+  train, test = splits.hold_out_last(made)
+  assert {row[:2] for row in rows(train)} >= {('1', 'a'), ('1', 'c')}
+  held = {row[:2] for row in rows(test)}
+  assert len(held) == 3
+  assert held >= {('1', 'b'), ('3', 'c')}  # the only one, too
+  # A tie is decided by the ids alone.
+  again = made.take(np.arange(6)[::-1])
+  assert rows(splits.hold_out_last(again)[1]) == rows(test)
+
+
 @pytest.mark.parametrize(
   ('call', 'message'),
   [
@@ -169,6 +183,7 @@ def test_an_odd_id_elsewhere_does_not_move_the_others():
     (lambda t: splits.random_split(t, 1e-9, seed=1), 'test side .* empty'),
     (lambda t: splits.hold_out_per_user(t, 0, seed=1), 'count=0'),
     (lambda t: splits.hold_out_per_user(t, 200, seed=1), 'training side'),
+    (splits.hold_out_last, "no timestamps, which split='last' needs"),
   ],
 )
 def test_wrong_arguments_are_named(table, call, message):

@@ -25,10 +25,12 @@ SETTINGS = {'rank': 4}
 def interrupted(tmp_path, small_ratings):
   """A folder with a checkpoint after step 3, and what resumes it."""
   system, data = make()[0], training_data(small_ratings)
-  folder = folders.prepare(tmp_path / 'run')
   key = keys.random_key(5)
-  save = folders.checkpointer(folder, key, SETTINGS, run='this run', seconds=0)
-  save(Progress(3, system.init(key, data)))
+  with folders.opened(tmp_path / 'run') as folder:
+    save = folders.checkpointer(
+      folder, key, SETTINGS, run='this run', steps=9, seconds=0
+    )
+    save(Progress(3, system.init(key, data)))
   restore = lambda: folders.restore(
     folder, system, data, keys.random_key(), SETTINGS
   )
@@ -193,3 +195,20 @@ def test_the_bar_shows_what_steps_of_different_noise_cost():
     event, noise_multiplier=event.noise_multiplier / 0.2**0.5
   )
   assert spent[1] == pytest.approx(accounting.epsilon(alone, 1e-6))
+
+
+@pytest.mark.parametrize(
+  ('error', 'kept'),
+  [(ValueError('refused'), False), (OSError('connection lost'), True)],
+)
+def test_a_run_that_may_have_been_charged_keeps_its_id(tmp_path, error, kept):
+  checkpoint = tmp_path / 'private' / 'checkpoint.safetensors'
+  checkpoint.parent.mkdir()
+  checkpoint.touch()
+
+  def spend():
+    raise error
+
+  with pytest.raises(type(error)):
+    folders.charger(tmp_path, spend, fresh=True)(None)
+  assert checkpoint.exists() == kept

@@ -1,10 +1,10 @@
 """`dpmf_jax.train`: from ratings to a run, in one call."""
 
-import dataclasses
 import json
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
 import dpmf_jax
@@ -42,6 +42,7 @@ def test_it_says_how_good_and_how_private_it_is(run):
     assert f'{run.metrics["test_rmse"]:.4f}' in shown
     assert 'user mean (not private)' in shown
     assert 'item factors' in shown
+    assert 'all users get the same list, or nearly' in shown  # of rank 0
   assert 'Guarantee (proved): epsilon = ' in repr(run)
   assert '<img alt="learning curve"' in run._repr_html_()
   assert 'PROVED' in run._repr_html_()
@@ -100,7 +101,9 @@ def test_ratings_come_in_any_form(run, small_ratings, tmp_path):
     ({'columns': {}}, 'columns={} is not an argument .*from_dataframe'),
     ({'delta': '1e-6'}, "delta must be a number, got '1e-6'"),
     ({'test_fraction': '.2'}, "test_fraction='.2' must be in"),
-    ({'test_fraction': None}, 'test_fraction=None must be in'),
+    ({'split': 'first'}, "split='first' must be 'random' or 'last'"),
+    ({'split': 'last', 'test_fraction': 0.5}, 'test_fraction=0.5 is for split'),
+    ({'split': 'last'}, "has no timestamps, which split='last' needs"),
     ({'split_seed': -1}, 'split_seed=-1 must be an integer in'),
     ({'split_seed': 'a'}, "split_seed='a' must be an integer in"),
     ({'key': 'a'}, "key='a' must be None, an integer"),
@@ -183,7 +186,7 @@ def test_a_ledger_is_charged_without_a_folder(small_ratings, tmp_path):
   run = dpmf_jax.train(
     small_ratings, epsilon=1, budget_epsilon=1.5, **given, **QUIET
   )
-  assert run.certificate['run'] in book.read_text()
+  assert [run.certificate['run']] == [each.id for each in ledger.entries(book)]
   with pytest.raises(ledger.BudgetExceeded):
     dpmf_jax.train(small_ratings, epsilon=1, **given, **QUIET)
   for key in (3, jax.random.key(3)):
@@ -281,12 +284,15 @@ def test_a_ranking_stands_beside_popularity(small_ratings, tmp_path):
   }  # fmt: skip
   for shown in (repr(run), run._repr_html_()):
     assert 'RMSE' not in shown
-    assert f'{found["ndcg@10"]:.4f}' in shown
-    assert f'{found["baselines"]["popularity"]["ndcg@10"]:.4f}' in shown
+    (line,) = (each for each in shown.splitlines() if '  NDCG@10  ' in each)
+    beside = [found, *found['baselines'].values()]
+    assert line.split()[1:] == [f'{each["ndcg@10"]:.4f}' for each in beside]
+    for said in ('items shown@10', 'lists differ@10', 'NDCG@10, tail ('):
+      assert shown.count(said) == 1
   run.save(tmp_path / 'run')
   assert not (tmp_path / 'run' / 'error_cdf.png').exists()
   served = dpmf_jax.load_model(tmp_path / 'run')
-  assert dpmf_jax.recommend(served, k=3) == run.recommend(k=3)
+  assert dpmf_jax.recommend(served, k=3, why=2) == run.recommend(k=3, why=2)
   me = dpmf_jax.fold_in(served, {'me': {small_ratings.item_ids[0]: 5}})
   assert len(dpmf_jax.recommend(me, 'me', k=3)) == 3
 
@@ -304,11 +310,77 @@ def test_a_budget_that_no_noisy_popularity_has_loses_no_run(small_ratings):
   assert found['baselines'].keys() == {'popularity'}
 
 
-def test_of_clicks_every_one_counts(small_ratings):
-  clicks = dataclasses.replace(
-    small_ratings, value=np.ones(len(small_ratings)), unique=True
+@pytest.fixture(scope='module')
+def visits(small_ratings):
+  """A frame of clicks, with times."""
+  columns = small_ratings.columns()
+  times = np.random.default_rng(0).permutation(len(small_ratings))
+  return pd.DataFrame(
+    {'user': columns['user'], 'item': columns['item'], 'time': times}
   )
-  given = {'system': 'ranking_mf', 'rank': 0, 'unit': 'user', 'epsilon': 5}
-  found = dpmf_jax.train(clicks, **given, **QUIET).metrics['ranking']
+
+
+def test_clicks_are_ranked(visits, tmp_path):
+  """Without a flag, a scale or a rating anywhere."""
+  path = tmp_path / 'visits.csv'
+  visits.to_csv(path, index=False)
+  given = {'rank': 0, 'unit': 'user', 'epsilon': 5, 'key': 1}
+  run = dpmf_jax.train(path, **given, **QUIET)
+  assert run.certificate['system'] == 'ranking_mf'
+  assert run.certificate['parameters']['max_count'] == 1
+  assert run.train.clicks
+  found = run.metrics['ranking']
   assert found['threshold'] is None
-  assert found['relevant'] > 0
+  assert found['relevant'] == run.metrics['num_test']
+  assert 'RMSE' not in repr(run)
+  again = dpmf_jax.train(visits, **given, **QUIET)
+  np.testing.assert_array_equal(
+    again.whole.factors.item, run.whole.factors.item
+  )
+  run.save(tmp_path / 'run')
+  served = dpmf_jax.load_model(tmp_path / 'run')
+  assert served.clicks
+  assert dpmf_jax.recommend(served, k=3) == run.recommend(k=3)
+  one, two = visits.item[:2].tolist()
+  wanted = dpmf_jax.recommend(dpmf_jax.fold_in(served, {'me': [one, two]}))
+  frame = pd.DataFrame({'user': ['me', 'me'], 'item': [one, two]})
+  for mine in (frame, frame.assign(plays=[3, 1]), {'me': {one: 1, two: 4}}):
+    assert dpmf_jax.recommend(dpmf_jax.fold_in(served, mine)) == wanted
+  ratings = dpmf_jax.from_arrays(['me'], [one], [4], scale=(1, 5))
+  with pytest.raises(ValueError, match='has ratings, and the model is of clic'):
+    dpmf_jax.fold_in(served, ratings)
+
+
+def test_a_ranking_of_stars_takes_clicks_for_the_highest(small_ratings):
+  given = {'task': 'ranking', 'rank': 0, 'unit': 'user', 'epsilon': 5}
+  model = dpmf_jax.train(small_ratings, **given, **QUIET).model
+  item = small_ratings.item_ids[3]
+  lists = [
+    dpmf_jax.recommend(dpmf_jax.fold_in(model, {'me': mine}), k=5)
+    for mine in ([item], {item: 5})
+  ]
+  assert lists[0] == lists[1]
+
+
+def test_the_last_visit_of_each_user_may_be_held_out(visits):
+  given = {'rank': 0, 'unit': 'user', 'epsilon': 5, 'split': 'last'}
+  run = dpmf_jax.train(visits, **given, **QUIET)
+  assert run.metrics['num_test'] == visits.user.nunique()
+  facts = run.certificate['parameters']
+  assert facts['split'].startswith('last: the latest of each user is held out')
+  assert 'test_fraction' not in facts
+
+
+def test_users_who_might_be_there_get_no_lists(visits):
+  given = {'rank': 0, 'unit': 'user', 'epsilon': 5, 'num_users': 100}
+  found = dpmf_jax.train(visits, **given, **QUIET).metrics['ranking']
+  assert found['users'] + found['users_left_out'] == visits.user.nunique()
+
+
+def test_what_ranks_is_not_judged_by_errors(small_ratings, visits):
+  given = {'system': 'als', 'feedback': 'implicit', 'steps': 1, **QUIET}
+  for ratings in (small_ratings, visits):
+    run = dpmf_jax.train(ratings, **given)
+    assert run.metrics['task'] == 'ranking'
+    assert 'RMSE' not in repr(run)
+    assert run.metrics['ranking']['baselines'].keys() == {'popularity'}

@@ -8,13 +8,16 @@ import pandas as pd
 import pytest
 
 from dpmf_jax import files
+from dpmf_jax.evaluation.ranking import ranking_metrics
 from dpmf_jax.plans import SPECS
+from dpmf_jax.ratings.catalog import load
+from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.table import from_arrays
 from dpmf_jax.rows import training_data
-from dpmf_jax.serving import folding, models
+from dpmf_jax.serving import folding, models, scoring
 from dpmf_jax.systems import build
 from dpmf_jax.training import fit
-from dpmf_jax.types import Factors, Fit, Release
+from dpmf_jax.types import Counted, Factors, Fit, Release, Sum
 
 
 @pytest.fixture
@@ -60,11 +63,49 @@ def test_all_items_where_seen_ones_are_wanted(model):
   assert [(r.item, r.score) for r in found] == [(20, 5.0), (10, 4.0)]
 
 
-def test_scores_are_clipped_but_order_is_not(model):
+def test_predictions_are_cut_off_at_the_scale_but_lists_are_not(model):
   far = model._replace(item_factors=10 * model.item_factors)
   found = models.recommend(far, ['ann'], 3, filter_seen=False)
   assert [r.item for r in found] == [20, 10, 30]
-  assert [r.score for r in found] == [5.0, 5.0, 5.0]
+  assert [r.score for r in found] == [23.0, 13.0, 8.0]
+  np.testing.assert_array_equal(models.predict(far, 'ann', [20, 10, 30]), 5)
+
+
+def test_items_that_few_people_rated_are_not_on_top(model):
+  known = model._replace(number=np.float32([300, 3, 30]))
+  before = models.recommend(model, 'ann', filter_seen=False)
+  assert [r.item for r in before] == [20, 10, 30]
+  found = models.recommend(known, 'ann', filter_seen=False)
+  assert [r.item for r in found] == [10, 30, 20]
+  # From a quarter below the scale, 0: halves at 4 means, 444 ratings.
+  share = lambda n: n / (n + 444) * 744 / 300
+  np.testing.assert_allclose(
+    [r.score for r in found], [4, 3.5 * share(30), 5 * share(3)], rtol=1e-5
+  )
+  np.testing.assert_array_equal(
+    models.predict(known, 'ann', [10, 20]),
+    models.predict(model, 'ann', [10, 20]),
+  )
+
+
+def test_numbers_of_ratings_are_in_the_model_file(tmp_path, ratings):
+  release = Release(
+    Factors(np.ones((3, 2)), np.ones((3, 2))), 3.0, None, np.float32([9, 1, 2])
+  )
+  files.save_tree(tmp_path / 'model.safetensors', release)
+  files.write_json(tmp_path / 'ids.json', models.ids_json(ratings))
+  found = models.load_model(tmp_path)
+  assert found.number is not None
+  np.testing.assert_array_equal(found.number, [9, 1, 2])
+  again = models.model_from_release(release, ratings)
+  np.testing.assert_array_equal(again.number, [9, 1, 2])
+
+
+def test_a_single_number_of_each_item_is_one_order(model):
+  items = np.c_[model.item_factors, np.ones(3), np.zeros(3)]
+  assert models.one_order(items)
+  items[1, 2] = 1e-3
+  assert not models.one_order(items)
 
 
 def test_ties_go_to_the_first_item(model):
@@ -157,7 +198,7 @@ def test_several_ids(model):
 def test_lists_as_a_table(model):
   found = models.recommend(model, 'bob')
   frame = pd.DataFrame(found)
-  assert list(frame) == ['user', 'item', 'score', 'rank', 'title']
+  assert list(frame) == ['user', 'item', 'score', 'rank', 'title', 'why']
   assert frame['item'].tolist() == [30, 20]
 
 
@@ -190,9 +231,8 @@ def test_new_users_in_any_form(model):
     np.testing.assert_array_equal(found.user_factors, want.user_factors)
     np.testing.assert_array_equal(found.user_ids, want.user_ids)
     assert [r.item for r in models.recommend(found, 'me')] == [30]
-  for given in ({'50': 5}, {'me': {}}):
-    with pytest.raises(ValueError, match=r'user: \{item: rating'):
-      folding.fold_in(model, given)
+  with pytest.raises(ValueError, match=r'user: \{item: rating'):
+    folding.fold_in(model, {'50': 5})
 
 
 def test_a_folder_without_a_model_is_named(tmp_path):
@@ -239,13 +279,12 @@ def test_similar_items_are_by_cosine_without_biases(model):
   assert [(r.item, r.similar, r.rank) for r in found] == [
     ('a', 'b', 1),
     ('a', 'c', 2),
-    ('a', 'd', 3),
   ]
-  np.testing.assert_allclose(
-    [r.score for r in found], [1, 0.2**0.5, 0], atol=1e-6
-  )
+  np.testing.assert_allclose([r.score for r in found], [1, 0.2**0.5], atol=1e-6)
   assert found[0].title == 'Bee'
-  assert len(models.similar_items(model, k=1)) == 4
+  # Nothing is known of d.
+  assert [r.item for r in models.similar_items(model, k=1)] == ['a', 'b', 'c']
+  assert models.similar_items(model, 'd') == []
   with pytest.raises(ValueError, match="item 'z' is not in the model"):
     models.similar_items(model, ['z'])
 
@@ -468,3 +507,203 @@ def test_what_the_model_does_not_know_is_counted_or_refused(model):
     folding.fold_in(
       model, new.take(np.array([0])), fit=Fit(np.zeros(1), np.zeros(1))
     )
+
+
+def test_products_are_exact_whatever_rows_are_asked_for():
+  rng = np.random.default_rng(1)
+  # Columns and rows of many sizes.
+  item = rng.normal(size=(700, 9)) * 10.0 ** rng.integers(-3, 4, size=9)
+  rows = rng.normal(size=(300, 9)) * 10.0 ** rng.integers(-3, 4, size=(300, 1))
+  item, rows = item.astype(np.float32), rows.astype(np.float32)
+  whole, items, exponent = scoring.whole_numbers(rows, item)
+  for numbers in (whole, items):
+    np.testing.assert_array_equal(numbers, np.rint(numbers))
+  assert (np.abs(whole) @ np.abs(items).T).max() < 2**53
+  want = rows.astype(np.float64) @ item.T.astype(np.float64)
+  most = np.abs(rows.astype(np.float64)) @ np.abs(item).max(axis=0)
+  found = np.ldexp(whole @ items.T, exponent[:, None])
+  assert (np.abs(found - want) <= 2.0**-21 * most[:, None]).all()
+  order = np.argsort(-found, axis=1, kind='stable')
+  longer, _ = scoring.top_products(rows, item, 100)
+  np.testing.assert_array_equal(longer, order[:, :100])
+  every = scoring.top_products(rows, item, 12)
+  np.testing.assert_array_equal(every[0], order[:, :12])
+  for some in ([299], [7, 3, 250], range(100, 300)):
+    few = scoring.top_products(rows[list(some)], item, 12)
+    for one, all_of_them in zip(few, every, strict=True):
+      np.testing.assert_array_equal(one, all_of_them[list(some)])
+
+
+def test_lists_that_are_longer_than_what_is_left():
+  item = np.arange(300, dtype=np.float32)[:, None]
+  rows = np.float32([[1], [-1]])
+  seen = models.seen_matrix(
+    np.zeros(298, int), np.arange(298), (2, 300), np.zeros(298, np.float32)
+  )  # ratings of 0 are seen, too
+  for k in (3, 300, 400):
+    chosen, scores = scoring.top_products(rows, item, k, seen)
+    assert chosen[0, :3].tolist() == [299, 298, -1]
+    assert (scores[0, 2:] == -np.inf).all()
+    np.testing.assert_array_equal(
+      chosen[1], np.r_[np.arange(300), np.full(100, -1)][:k]
+    )
+
+
+def explained(small_ratings, fit, number=None):
+  """A model that is folded in, and its lists with all reasons."""
+  rng = np.random.default_rng(0)
+  item = rng.normal(size=(small_ratings.num_items, 4)).astype(np.float32)
+  model = models.Model(
+    None, item, 3.0, (1.0, 5.0), np.array([]), small_ratings.item_ids,
+    {str(small_ratings.item_ids[0]): 'First'}, None, True, fit=fit,
+    number=number,
+  )  # fmt: skip
+  model = folding.fold_in(model, small_ratings)
+  return model, models.recommend(model, k=3, why=small_ratings.num_items)
+
+
+REGRESSED = Fit(np.array([0.2, 1, 0, 0.5]), np.array([1.0, np.inf, 0.5, 3]))
+
+
+@pytest.mark.parametrize('kind', ['regression', 'shrunk', 'sum'])
+def test_reasons_add_up_to_the_score(small_ratings, kind):
+  number, fit = None, REGRESSED
+  if kind == 'shrunk':
+    number = np.linspace(1, 90, small_ratings.num_items)
+  if kind == 'sum':
+    weight = np.linspace(1, 0, small_ratings.num_items, dtype=np.float32)
+    fit = Sum(np.float32([0.1, 0, 0, 0]), weight, Counted(1.0, 0.4, 0.15))
+  model, found = explained(small_ratings, fit, number)
+  titles = {reason.title for row in found for reason in row.why}
+  assert titles == {None, 'First'}
+  index = {u: i for i, u in enumerate(model.user_ids.tolist())}
+  for row in found[::7]:
+    user = index[row.user]
+    mine = small_ratings.user == user
+    place = models.indices('item', model.item_ids, row.item)
+    parts = {reason.item: reason.part for reason in row.why}
+    assert all(part > 0 for part in parts.values())
+    assert list(parts.values()) == sorted(parts.values(), reverse=True)
+    # Taking an item away takes its part of a sum away.
+    own = small_ratings.item_ids[small_ratings.item[mine]].tolist()
+    assert set(parts) <= set(own)
+    every = models.own_parts(
+      place[None], small_ratings.item[mine],
+      models.labels(small_ratings.value[mine], fit),
+      item=model.item_factors, offset=3.0, fit=fit,
+      row=model.user_factors[user],
+    )[0]  # fmt: skip
+    score = 3 + every.sum() + model.item_factors[place] @ np.asarray(fit.prior)
+    if number is not None:
+      how = models.listing(number, model.scale)
+      every = every * how.share[place]
+      score = how.floor + how.share[place] * (score - how.floor)
+    assert row.score == pytest.approx(score, abs=1e-3)
+    np.testing.assert_allclose(
+      sorted(parts.values()), np.sort(every[every > 0]), rtol=1e-6
+    )
+
+
+def test_reasons_are_known_of_users_who_fitted_themselves(small_ratings):
+  model, _ = explained(small_ratings, REGRESSED)
+  moved = model._replace(user_factors=model.user_factors + 1)
+  with pytest.raises(ValueError, match='why is not known of users of this'):
+    models.recommend(moved, k=1, why=2)
+  with pytest.raises(ValueError, match='why needs the ratings of the users'):
+    models.recommend(model._replace(seen=None), k=1, filter_seen=False, why=2)
+  for why in (-1, True, 1.5):
+    with pytest.raises(ValueError, match=r'^why=.* must be an integer'):
+      models.recommend(model, k=1, why=why)
+
+
+def test_a_user_of_whom_nothing_is_known_gets_what_is_popular(model):
+  items = np.float32([[1, 1], [3, -2], [2, 0]])
+  fit = Sum(np.float32([0.1, 0]), np.ones(3), Counted(1.0, 0.4, 0.15))
+  model = model._replace(item_factors=items, fit=fit, offset=0.0)
+  cold = folding.fold_in(model, {'me': {}, 'you': {}})
+  found = models.recommend(cold, 'you', why=3)
+  assert [r.item for r in found] == [20, 30, 10]
+  assert [r.why for r in found] == [()] * 3
+  both = folding.fold_in(model, {'me': {}, 'you': {10: 5}})
+  assert models.recommend(both, 'me') == models.recommend(cold, 'me')
+  assert [r.item for r in models.recommend(both, 'you')] == [30, 20]
+
+
+def test_a_ranking_is_blended_in_by_ids(model):
+  count = Sum(np.zeros(2, np.float32), np.ones(3), Counted(1.0, 0.4, 0.15))
+  ranking = model._replace(
+    user_factors=np.array([[0, 1], [2, 0], [1, 3]], np.float32),
+    item_factors=np.array([[3, 0], [2, 1], [1, -1]], np.float32),
+    user_ids=np.array(['bob', 'ann', 'cleo']),
+    fit=count,
+    offset=0.0,
+  )
+  found = models.recommend(model, 'ann', filter_seen=False, blend=ranking)
+  scores = np.array([6.0, 4, 2])  # of ann, who is second there
+  want = scores / scores.std() + 0.5 * np.array([1.0, 2, 0.5])
+  order = np.argsort(-want)
+  assert [r.item for r in found] == model.item_ids[order].tolist()
+  np.testing.assert_allclose([r.score for r in found], want[order], rtol=1e-5)
+  for other, words in (
+    (model, 'blend must be a model of a ranking'),
+    (ranking._replace(item_ids=np.array([1, 2, 3])), 'blend has other items'),
+    (ranking._replace(user_ids=np.array(['a', 'b', 'c'])), "user 'ann' is not"),
+  ):
+    with pytest.raises(ValueError, match=words):
+      models.recommend(model, 'ann', blend=other)
+  with pytest.raises(ValueError, match='without blend'):
+    models.recommend(model, 'ann', why=1, blend=ranking)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('name', 'settings', 'delta'),
+  [
+    ('power_mf', {'rank': 3, 'rounds': 6, 'epsilon': 2.0}, 1e-6),
+    ('dpals', {'rank': 0, 'epsilon': 5.0}, 1e-5),
+  ],
+)
+def test_lists_of_ratings_are_about_as_good_as_popularity(
+  data_dir, name, settings, delta
+):
+  """Of MovieLens-100K, where popularity has an NDCG@10 of 0.176."""
+  ratings = load('ml-100k', data_dir=data_dir, quiet=True)
+  train, test = random_split(ratings, 0.2, seed=3)
+  config = SPECS[name].config(
+    relation='add_remove', scale=(1, 5), delta=delta, **settings
+  )
+  system, data = build(name, config), training_data(train)
+  release = system.model(fit(system, jax.random.key(3), data), data)
+  ndcg = lambda one: ranking_metrics(one, train, test, threshold=4)['ndcg@10']
+  assert ndcg(release._replace(number=None)) < 0.11
+  assert ndcg(release) > 0.16
+  # Lists are those that were measured.
+  model = models.model_from_release(release, train)
+  assert ndcg(model) == ndcg(release)
+  found = models.recommend(model, k=10, why=2)
+  top = {row.item for row in found if row.rank == 1}
+  index = models.indices('item', model.item_ids, sorted(top))
+  rated = np.bincount(train.item, minlength=train.num_items)
+  assert rated[index].min() >= 100
+  assert models.one_order(model.item_factors) == (settings['rank'] == 0)
+
+
+@pytest.mark.slow
+def test_private_factors_know_which_films_are_alike(data_dir):
+  ratings = load('ml-100k', data_dir=data_dir, quiet=True)
+  config = SPECS['ranking_mf'].config(
+    unit='user', relation='add_remove', scale=(1, 5), epsilon=5.0, delta=1e-5
+  )
+  resolved = SPECS['ranking_mf'].resolved
+  assert resolved is not None
+  config = resolved(config, ratings.num_users, ratings.num_items)
+  system, data = build('ranking_mf', config), training_data(ratings)
+  state = fit(system, jax.random.key(0), data)
+  model = models.model_from_release(system.release(state, data), ratings)
+  like = [row.title for row in models.similar_items(model, '50', 5)]
+  assert any('Return of the Jedi' in title for title in like)
+  new = folding.fold_in(model, {'me': {'50': 5, '181': 5}, 'you': {}})
+  mine, yours = (models.recommend(new, u, why=2) for u in ('me', 'you'))
+  assert {reason.item for row in mine for reason in row.why} == {50, 181}
+  popular = np.argsort(-model.item_factors[:, 0], kind='stable')[:10]
+  assert [r.item for r in yours] == model.item_ids[popular].tolist()

@@ -530,7 +530,12 @@ def test_the_statement_is_about_users():
   assert spent.noise_multiplier == pytest.approx(12**0.5 / mu, rel=1e-4)
   assert 'user factors' in guarantee.secret
   assert 'user ids' in guarantee.secret
-  assert guarantee.released == ('item factors', 'offset', 'item ids')
+  assert guarantee.released == (
+    'item factors',
+    'offset',
+    'noisy counts of items',
+    'item ids',
+  )
 
 
 def test_the_certificate_speaks_of_users():
@@ -588,7 +593,8 @@ def test_user_ids_are_not_beside_the_model(tmp_path, small_ratings):
   config = settings(rank=1, steps=1)
   system = dpals.dpals(config)
   state = system.init(jax.random.key(0), data)
-  folder = folders.prepare(tmp_path / 'run')
+  folder = tmp_path / 'run'
+  (folder / 'private').mkdir(parents=True)
   model = system.model(state, data)
   folders.write_model(folder, model, system.guarantee, small_ratings)
   files.write_json(folder / folders.FINISHED, {})

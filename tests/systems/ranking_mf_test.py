@@ -19,6 +19,7 @@ from dpmf_jax.plans.ranking_mf import (
   plan,
   resolved,
 )
+from dpmf_jax.plans.settings import slope
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.table import Ratings, from_arrays
 from dpmf_jax.rows import device_mesh, training_data
@@ -361,8 +362,7 @@ def test_what_interactions_count_is_the_same_in_all_programs(scale, liked_from):
   value = low + (high - low) * liked_from * np.linspace(0, 1.1, 999) ** 2
   value = value.astype('float32')
   found = np.asarray(profiles.counts(value, counted), float)
-  slope = 0.99 / (liked_from * (high - low))
-  exact = 0.01 + slope * (value.astype(float) - low)
+  exact = 0.01 + slope(config) * (value.astype(float) - low)
   np.testing.assert_allclose(found, np.minimum(exact, 1), rtol=0, atol=2e-6)
   # Compilers round products that are added to something once or twice.
   steps = np.float32(counted.slope) * (value - np.float32(low))

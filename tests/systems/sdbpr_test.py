@@ -182,7 +182,7 @@ def test_without_privacy_it_ranks_and_with_perturbed_signs_it_does_not():
   for name, fields in {
     'none': {'variant': 'none'},
     'true': {'epsilon_instant': 1.0},
-    'perturbed': {'epsilon_instant': 1.0, 'sign': 'perturbed'},
+    'perturbed': {'epsilon_instant': 1.0, 'gradient_sign': 'perturbed'},
   }.items():
     # Step sizes are for many more ratings than these.
     config = SDBPRConfig(
@@ -210,5 +210,5 @@ def test_guarantees_and_settings():
   assert none.status == 'none'
   with pytest.raises(ValueError, match='pass epsilon'):
     SDBPRConfig(scale=SCALE)
-  with pytest.raises(ValueError, match="sign='guess' must be"):
-    SDBPRConfig(scale=SCALE, epsilon=1.0, sign='guess')
+  with pytest.raises(ValueError, match="gradient_sign='guess' must be"):
+    SDBPRConfig(scale=SCALE, epsilon=1.0, gradient_sign='guess')
