@@ -47,6 +47,9 @@ if TYPE_CHECKING:
   from dpmf_jax.plans.gaussian_mf import GaussianMFConfig as GaussianMFConfig
   from dpmf_jax.plans.langevin import LangevinConfig as LangevinConfig
   from dpmf_jax.plans.local_mf import LocalMFConfig as LocalMFConfig
+  from dpmf_jax.plans.local_ranking import (
+    LocalRankingConfig as LocalRankingConfig,
+  )
   from dpmf_jax.plans.nonprivate import NonprivateConfig as NonprivateConfig
   from dpmf_jax.plans.objective_pmf import (
     ObjectivePMFConfig as ObjectivePMFConfig,
@@ -101,6 +104,7 @@ if TYPE_CHECKING:
   gaussian_mf = _factory(GaussianMFConfig)
   langevin = _factory(LangevinConfig)
   local_mf = _factory(LocalMFConfig)
+  local_ranking = _factory(LocalRankingConfig)
   nonprivate = _factory(NonprivateConfig)
   objective_pmf: Callable[..., System]
   personalized_pmf: Callable[..., System]

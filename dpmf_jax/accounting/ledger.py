@@ -22,7 +22,7 @@ the disk, and noise is drawn only after `spend` has returned:
   one serialisable transaction (`ledger_database`).
 - A run that is started again with the same `entry_id` is charged once. The id
   must be kept next to the key of the noise and go wherever that goes: the
-  same key draws the same noise, so there is one release (see `runs.py`).
+  same key draws the same noise, so there is one release (see `runs`).
 - Rows are a chain: what was altered, removed or moved is named, and nothing is
   spent until the curator has looked (`ledger_rows` says what goes unnoticed).
 
@@ -174,7 +174,11 @@ def spend(
     return (book, entry), rows_after(rows[-1], [entry])
 
   if dry_run:
-    return decide(_rows(where, missing_ok=True))[0][1]
+    try:
+      rows = _database().look(where)
+    except FileNotFoundError:
+      rows = []
+    return decide(rows)[0][1]
   book, entry = _database().change(where, decide)
   known = {old.digest for old in book.entries} - {''}
   if digest and known and digest not in known:
@@ -203,7 +207,6 @@ def set_budget(where: Where, budget_epsilon: Budget, *, reason: str) -> Change:
     str(uuid.uuid4()), _now(), checked_budget(budget_epsilon), reason
   )
   name = _name(where)
-  _rows(where)  # or there is none yet
 
   def decide(rows: list[Row]) -> tuple[Change, list[Row]]:
     if _book(name, rows).budget == change.budget_epsilon:
@@ -489,23 +492,13 @@ def _left(book: Book) -> float | None:
   return gaussian.epsilon_of(low, delta) * (1 - 1e-7)
 
 
-def _rows(where: Where, *, missing_ok: bool = False) -> list[Row]:
-  try:
-    rows = _database().look(where)
-  except FileNotFoundError:
-    if not missing_ok:
-      raise
-    rows = []
-  if not rows and not missing_ok:
-    raise ValueError(f'{_name(where)} is empty: not a ledger yet')
-  return rows
-
-
 def _look(where: Where) -> Book:
-  return _book(_name(where), _rows(where))
+  return _book(_name(where), _database().look(where))
 
 
 def _book(name: str, rows: list[Row]) -> Book:
+  if not rows:
+    raise ValueError(f'{name} is empty: not a ledger yet')
   try:
     return book_of(rows)
   except ValueError as error:

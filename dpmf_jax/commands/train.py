@@ -75,8 +75,8 @@ _SYSTEM = flags.DEFINE_enum(
   [*plans.SPECS, 'auto'],
   'What to train. auto: what is best for this --unit and --epsilon and so many '
   'users and items, and how, by a rule that looks at no rating '
-  '(plans/auto.py). sdmf, sdbpr and sdfm with --variant=sound are local_mf.\n'
-  + settings.SYSTEM_HELP,
+  '(plans/auto.py). sdmf and sdfm with --variant=sound are local_mf, '
+  'sdbpr is local_ranking.\n' + settings.SYSTEM_HELP,
 )
 _TASK = flags.DEFINE_enum(
   'task',

@@ -5,8 +5,6 @@ Privacy: for the curator alone, as all metrics.
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import jax
 import numpy as np
 
@@ -44,24 +42,35 @@ def popularity(train: Ratings) -> Release:
 
 
 def noisy_popularity(
-  train: Ratings, data: Data, *, unit: Unit, epsilon: float, delta: float
+  train: Ratings,
+  data: Data,
+  *,
+  system: str,
+  unit: Unit,
+  epsilon: float,
+  delta: float,
 ) -> Release | None:
   """The same with the noise that a guarantee takes, to compare with.
 
-  It is a run of its own. None where there is no such noise for this budget, or
-  for so many users.
+  It is a run of its own, of clients' answers where `system` has no curator.
+  None where there is no such noise for this budget, or for so many users.
   """
+  name, given = 'ranking_mf', {'unit': unit}
+  if system == 'local_ranking':
+    name, given = system, {}
   try:
     selected = selection.selected(
-      'ranking_mf',
-      {'unit': unit, 'epsilon': epsilon},
+      name,
+      {**given, 'epsilon': epsilon},
       delta=delta,
       scale=train.scale,
       rank=0,
     )
-    resolved = cast(Any, selected.spec.resolved)
-    config = resolved(selected.config, train.num_users, train.num_items)
-    noisy = build('ranking_mf', config)
+    config = selected.config
+    if selected.spec.resolved:
+      resolved = selected.spec.resolved
+      config = resolved(config, train.num_users, train.num_items)
+    noisy = build(name, config)
     state = fit(noisy, keys.random_key(), data)
   except ValueError:
     return None

@@ -10,7 +10,9 @@ done on the host, in float64, from those counts.
 Ties: irrelevant items come before relevant ones of the same score, so that a
 model which scores everything alike is not credited with luck, and so that
 metrics do not depend on the order of items. Only in AUC a tie counts half, as
-its definition has it: there such a model has 1/2.
+its definition has it: there such a model has 1/2. Lists, of which is counted
+what they show and how they differ, are those that are served, where a tie goes
+to the item that comes first.
 
 Privacy: nothing here is private. A metric of private ratings is for the
 curator's eyes; it is not covered by any certificate.
@@ -19,6 +21,7 @@ curator's eyes; it is not covered by any certificate.
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -29,7 +32,7 @@ import numpy as np
 from dpmf_jax.kernels.slices import take
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.serving.models import Model, list_factors, listing, seen_matrix
-from dpmf_jax.serving.scoring import block_size, dense_rows
+from dpmf_jax.serving.scoring import block_size, dense_rows, top_products
 from dpmf_jax.types import Release
 
 _PAIRS = 64  # held-out ratings whose users' scores are compared at a time
@@ -63,6 +66,8 @@ def ranking_metrics(
   over those, divided by its value at ranks 1, 2, ..., min(n, k); the average
   precision, of which 'map' is the mean, the mean of m / r_m; 'mrr' has 1 / r_1;
   'auc' the mean share of irrelevant items that score less, ties half.
+  Of the lists of all users, 'items_shown@k' is how many items are in any, and
+  'lists_differ@k' what part of a list another user's has not, on average.
 
   Args:
     model: both sides' factors, in the order of `train`'s and `test`'s ids. What
@@ -97,25 +102,78 @@ def ranking_metrics(
     chosen = place[pairs.item] == number
     sliced[name] = {'items': items} | _means(pairs, chosen, cutoffs)
   return _means(pairs, every, cutoffs) | {
-    'users_left_out': test.num_users - users,
+    **_variety(user, item, train, cutoffs),
+    'users_left_out': len(test.user_ids) - users,
     'slices': sliced,
   }
 
 
+def _variety(
+  user: np.ndarray, item: np.ndarray, train: Ratings, cutoffs: Sequence[int]
+) -> dict[str, Any]:
+  """How many items lists show, and how far those of two users differ."""
+  shape = (len(train.user_ids), train.num_items)
+  seen = seen_matrix(train.user, train.item, shape)
+  listed, _ = top_products(user[: shape[0]], item, max(cutoffs), seen)
+  found: dict[str, Any] = {}
+  for k in cutoffs:
+    part = listed[:, :k]
+    count = np.bincount(part[part >= 0], minlength=shape[1])
+    # Pairs of users who both have an item, of pairs of lists' places.
+    most = (shape[0] - 1) * int(count.sum())
+    same = int((count * (count - 1)).sum())
+    found[f'items_shown@{k}'] = int((count > 0).sum())
+    found[f'lists_differ@{k}'] = 1 - same / most if most else None
+  return found
+
+
 def text(metrics: dict[str, Any]) -> str:
-  """A line for all items, one for each slice and one for each baseline."""
-  rows = {'all items': metrics, **metrics['slices']}
-  rows |= metrics.get('baselines', {})
-  return '\n'.join(
-    f'  {name}: '
-    + '  '.join(
-      f'{key} {value:.4f}'
-      for key, value in row.items()
-      if isinstance(value, float) and key != 'threshold'
+  """A table: the model, and popularity beside it, by each measure."""
+  columns = {'this model': metrics, **metrics.get('baselines', {})}
+  names = [name.split(',')[0] for name in columns]
+  cutoffs = [key[5:] for key in metrics if key.startswith('ndcg@')]
+  kinds = {'ndcg': 'NDCG', 'recall': 'Recall', 'items_shown': 'items shown'}
+  kinds['lists_differ'] = 'lists differ'
+  rows = {
+    f'{said}@{k}': [each[f'{kind}@{k}'] for each in columns.values()]
+    for kind, said in kinds.items()
+    for k in cutoffs
+  }
+  for kind in ('map', 'mrr', 'auc'):
+    rows[kind.upper()] = [each[kind] for each in columns.values()]
+  for part in SLICES:
+    sliced = [each['slices'][part] for each in columns.values()]
+    for k in cutoffs[:1]:
+      said = f'NDCG@{k}, {part} ({sliced[0]["items"]} items)'
+      rows[said] = [each[f'ndcg@{k}'] for each in sliced]
+  head = f'{metrics["users"]} users, {metrics["relevant"]} relevant'
+  table = {head: names} | {
+    said: [_figure(value) for value in values] for said, values in rows.items()
+  }
+  first, widths = max(map(len, table)), [max(len(n), 8) for n in names]
+  lines = [
+    f'  {said:{first}}'
+    + ''.join(
+      f'  {cell:>{width}}' for cell, width in zip(cells, widths, strict=True)
     )
-    + f'  ({row["users"]} users)'
-    for name, row in rows.items()
-  )
+    for said, cells in table.items()
+  ]
+  noisy = 'noisy popularity has the same budget' if len(names) > 2 else ''
+  notes = [
+    'popularity is not private',
+    noisy,
+    "items shown: how many are in anybody's list",
+    "lists differ: by the part of a list that another user's has not",
+  ]
+  note = '; '.join(filter(None, notes))
+  lines.append(textwrap.indent(textwrap.fill(note, 78), '  '))
+  return '\n'.join(lines)
+
+
+def _figure(value: float | None) -> str:
+  if value is None:
+    return '-'
+  return f'{value:.4f}' if isinstance(value, float) else f'{value}'
 
 
 def popularity(train: Ratings) -> np.ndarray:
@@ -146,7 +204,8 @@ def _factors(
     if not np.isfinite(side).all():
       raise ValueError(f'{name} factors are not all finite')
     lists = [getattr(ratings, f'{name}_ids') for ratings in (train, test)]
-    if not np.array_equal(*lists) or len(lists[0]) != len(side):
+    size = getattr(train, f'num_{name}s')  # more users than listed may be there
+    if not np.array_equal(*lists) or len(side) != size:
       raise ValueError(
         f'model, train and test must have the same {name}s: there are '
         f'{len(side)}, {len(lists[0])} and {len(lists[1])}'

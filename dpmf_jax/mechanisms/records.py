@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmf_jax.accounting.records import COINS, GRID, MAX_LEVELS, lie_coins
-from dpmf_jax.rows import Rows
+from dpmf_jax.rows import Data, Rows
 
 Rounding = Literal['nearest', 'stochastic']
+_CLIENTS = 64  # simulated at a time
 
 
 class Response(NamedTuple):
@@ -164,3 +165,29 @@ def profiles(
   column = jnp.where(used, rows.column, num_items)
   empty = jnp.zeros((rows.num_rows, num_items), jnp.uint8)
   return empty.at[row, column].set(codes(rows.value, low, high), mode='drop')
+
+
+def all_answers(
+  key: jax.Array,
+  data: Data,
+  response: Response,
+  low: jax.Array,
+  high: jax.Array,
+) -> jax.Array:
+  """The answers [U, I] uint8 of all clients, in a simulation.
+
+  Privacy: ratings are read by `profiles` on behalf of each client, and go
+  through `answers`, with a key for each client, once.
+  """
+  num_users, num_items = data.by_user.num_rows, data.by_item.num_rows
+  cells = profiles(data.by_user, num_items, low, high)
+
+  def answered(client):
+    user, profile = client
+    return answers(jax.random.fold_in(key, user), profile, response)
+
+  return jax.lax.map(
+    answered,
+    (jnp.arange(num_users), cells),
+    batch_size=min(_CLIENTS, num_users),
+  )

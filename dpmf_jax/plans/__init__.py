@@ -21,6 +21,7 @@ NAMES = (
   'dpals',
   'ranking_mf',
   'local_mf',
+  'local_ranking',
   'sdmf',
   'sdbpr',
   'sdfm',

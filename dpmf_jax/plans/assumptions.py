@@ -50,6 +50,19 @@ EXACT_TERMS = (
   'random bits and ends at 9.5 standard deviations; delta pays for the end of '
   'the tails. Timing and memory are not covered.'
 )
+# Of clients that answer about each of their (user, item) cells.
+ANSWERS = (
+  'A client answers once about a cell and keeps the answer. A new answer, also '
+  'one about a rating that was changed or added later, adds to the loss of '
+  'that cell; whatever is computed from kept answers does not.',
+  'Several ratings of one user together are protected less than one alone: k '
+  'records have k times epsilon, and the profile of a user as a whole is '
+  'hardly protected.',
+  SAME_FLOATS,
+  'The random generator on the client (Threefry, 64-bit key, each client its '
+  'own) is as good as random. Coins are integers, without floating point. '
+  'Timing and memory are not covered.',
+)
 
 # Who is defended against.
 JOINT_ADVERSARY = (
@@ -62,4 +75,9 @@ RATING_ADVERSARY = (
   'anyone who sees what is released and knows every other rating, the id '
   'lists, the code and its settings, but not the random key; a user who also '
   'sees their own predictions is covered for the ratings of all others'
+)
+ANSWERS_ADVERSARY = (
+  'the server itself, which sees every answer of every client, and anyone else '
+  'who does; they may know every other record, the id lists, the code and its '
+  'settings, but not the random keys of the clients'
 )

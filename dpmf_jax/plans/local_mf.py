@@ -184,16 +184,7 @@ _LOCAL = (
   'A record is one (user, item) cell with all that it holds: nothing, or a '
   'rating. A value that changes is covered with the same epsilon as a rating '
   'that comes or goes.',
-  'A client answers once about a cell and keeps the answer. A new answer, also '
-  'one about a rating that was changed or added later, adds to the loss of '
-  'that cell; whatever is computed from kept answers does not.',
-  'Several ratings of one user together are protected less than one alone: k '
-  'records have k times epsilon, and the profile of a user as a whole is '
-  'hardly protected.',
-  assumptions.SAME_FLOATS,
-  'The random generator on the client (Threefry, 64-bit key, each client its '
-  'own) is as good as random. Coins are integers, without floating point. '
-  'Timing and memory are not covered.',
+  *assumptions.ANSWERS,
 )
 _SUMMED = (
   _COMMON[0],
@@ -242,9 +233,7 @@ def _answers_plan(config: LocalMFConfig) -> Plan:
       min(config.epsilon, records.true_epsilon(lie, levels + 1)),
       categories=levels + 1,
     ),
-    adversary='the server itself, which sees every answer of every client, and '
-    'anyone else who does; they may know every other record, the id lists, the '
-    'code and its settings, but not the random keys of the clients',
+    adversary=assumptions.ANSWERS_ADVERSARY,
     released=('answers of all clients', 'item factors', 'offset', 'id lists'),
     secret=('ratings', 'user factors', 'random keys of clients'),
     assumptions=_LOCAL,

@@ -13,7 +13,7 @@ from dpmf_jax.plans.spec import Spec, Task
 
 DELTA = 1e-6  # where none is asked for
 # The systems whose sound form has another name.
-_SOUND: dict[str, str] = dict.fromkeys(('sdmf', 'sdbpr', 'sdfm'), 'local_mf')
+_SOUND = {'sdmf': 'local_mf', 'sdfm': 'local_mf', 'sdbpr': 'local_ranking'}
 # What says how much noise there is; one of them is needed.
 _AMOUNTS = {
   'epsilon',

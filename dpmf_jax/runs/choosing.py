@@ -69,7 +69,7 @@ def chosen(
       num_users=ratings.num_users,
       num_items=ratings.num_items,
     )
-  spec = selection.spec_of(name)
+  spec = selection.spec_of(selection.run_as(name, variant))
   if ratings.epsilon is not None and not spec.personalized:
     raise ValueError(
       f'{ratings.name} has an epsilon for each rating, which system={name} '

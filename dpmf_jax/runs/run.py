@@ -68,10 +68,11 @@ class Run:
     *,
     filter_seen: bool = True,
     why: int = 0,
+    blend: models.Model | None = None,
   ) -> list[models.Recommendation]:
     """The k best items for each user; see `serving.models.recommend`."""
     return models.recommend(
-      self.model, users, k, filter_seen=filter_seen, why=why
+      self.model, users, k, filter_seen=filter_seen, why=why, blend=blend
     )
 
   def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
@@ -111,19 +112,10 @@ class Run:
       title += f', {found["status"]} epsilon {found["epsilon"]:.3g}'
     return title
 
-  def _figures(self) -> tuple[str, list[tuple[float, str]]]:
-    """What the model is judged by, and that of it and of baselines."""
-    if self.metrics['task'] == 'rating':
-      return 'RMSE', self._errors()
-    found = self.metrics.get('ranking', {'baselines': {}})
-    name = next((key for key in found if key.startswith('ndcg@')), 'ndcg')
-    figures = [(found[name], 'this model, held out')] if name in found else []
-    for label, each in found['baselines'].items():
-      private = ' (not private)' if label == 'popularity' else ''
-      figures.append((each[name], f'{label}{private}'))
-    return name.upper(), [each for each in figures if each[0] is not None]
-
   def _errors(self) -> list[tuple[float, str]]:
+    """RMSE of the model and of baselines, where it predicts ratings."""
+    if self.metrics['task'] != 'rating':
+      return []
     baselines = self.metrics['baselines'].items()
     found = [
       (self.metrics['test_rmse'], 'this model, held out'),
@@ -137,11 +129,11 @@ class Run:
     plots.learning_curve(path, curve, baselines, title=self.title)
 
   def __repr__(self) -> str:
-    name, figures = self._figures()
     lines = [self.title]
-    lines += [f'  {name} {value:.4f}  {label}' for value, label in figures]
+    lines += [f'  RMSE {value:.4f}  {label}' for value, label in self._errors()]
     if 'ranking' in self.metrics:
-      lines += ['', ranking.text(self.metrics['ranking'])]
+      space = [''] if len(lines) > 1 else []
+      lines += [*space, ranking.text(self.metrics['ranking'])]
     lines += self._notes()
     return '\n'.join([*lines, '', wording.summary(self.certificate)])
 
@@ -164,21 +156,21 @@ class Run:
     )
 
   def _accuracy_html(self) -> str:
-    mark, (name, figures) = html.escape, self._figures()
-    rows = ''.join(
-      f'<tr><td>{value:.4f}</td><td style="text-align:left">{mark(label)}</td>'
-      '</tr>'
-      for value, label in figures
-    )
-    parts = [f'<table><tr><th>{name}</th><th></th></tr>{rows}</table>']
-    if self.metrics['task'] == 'rating':
+    mark, parts = html.escape, []
+    if errors := self._errors():
+      rows = ''.join(
+        f'<tr><td>{value:.4f}</td><td style="text-align:left">{mark(label)}'
+        '</td></tr>'
+        for value, label in errors
+      )
       picture = io.BytesIO()
       self._plot_curve(picture)
       encoded = base64.b64encode(picture.getvalue()).decode()
-      parts.append(
+      parts = [
+        f'<table><tr><th>RMSE</th><th></th></tr>{rows}</table>',
         '<img alt="learning curve" width="560" '
-        f'src="data:image/png;base64,{encoded}">'
-      )
+        f'src="data:image/png;base64,{encoded}">',
+      ]
     if 'ranking' in self.metrics:
       parts.append(f'<pre>{mark(ranking.text(self.metrics["ranking"]))}</pre>')
     parts += [f'<p>{mark(note)}</p>' for note in self._notes() if note]

@@ -18,6 +18,7 @@ import scipy.sparse
 from dpmf_jax import certificates, files
 from dpmf_jax.ratings.ids import id_texts, places
 from dpmf_jax.ratings.table import Ratings, check_ratings, check_scale
+from dpmf_jax.serving.checking import check_leaves, check_seen, checked_ids
 from dpmf_jax.serving.reasons import labels, own_parts
 from dpmf_jax.serving.scoring import top_products
 from dpmf_jax.types import Counted, Fit, Release, Sum
@@ -27,6 +28,9 @@ USERS = 'private/users.json'
 # An item with this many times the mean number of ratings counts half, in lists
 # of models of ratings. Chosen on MovieLens-100K; see docs/results.md.
 _HALF_NUMBER = 4.0
+# What a quarter of the scale more counts beside a ranking, in standard
+# deviations of a user's scores in that. Chosen on MovieLens-100K, too.
+_QUARTER = 0.5
 # Of systems that always have them.
 _BIASES = {'power_mf': (0, 1), 'dpals': (-2, -1)}
 ONE_ORDER = (
@@ -186,16 +190,18 @@ def load_model(folder: str | Path) -> Model:
         'finished run'
       )
   released, _ = files.load_leaves(folder / 'model.safetensors')
-  ids = _read_object(folder / 'ids.json', items=list, titles=dict)
+  ids = files.read_json(folder / 'ids.json')
   if 'users' not in ids and (folder / USERS).is_file():
     ids |= files.read_json(folder / USERS)
+  ids = checked_ids(ids, folder / 'ids.json')
   proof = folder / 'certificate.json'
-  certificate = _read_object(proof, parameters=dict) if proof.is_file() else {}
+  certificate = files.read_json(proof) if proof.is_file() else {}
   certificates.check_files(folder, certificate)
   leaves = released
   secret = folder / 'private' / 'unreleased.safetensors'
   if secret.is_file():
     leaves = files.load_leaves(secret)[0] | released
+  check_leaves(leaves, folder / 'model.safetensors')
   user, item = (leaves.get(f'factors/{side}') for side in ('user', 'item'))
   if item is None:
     raise ValueError(
@@ -215,43 +221,26 @@ def load_model(folder: str | Path) -> Model:
       f'{folder / "ids.json"} lists {shape} users and items, but the model '
       f'has {sizes}'
     )
-  try:
-    offset, fit = float(leaves['offset']), _released_fit(released)
-  except KeyError as name:
-    raise ValueError(
-      f'{folder / "model.safetensors"} has no {name}, which models have'
-    ) from None
   return Model(
     user_factors=user,
     item_factors=item,
-    offset=offset,
+    offset=float(leaves['offset']),
     scale=_scale(ids, certificate, folder),
     user_ids=np.asarray(user_ids),
-    item_ids=np.asarray(ids['items']),
-    titles=ids['titles'],
+    item_ids=ids['items'],
+    titles=ids.get('titles', {}),
     seen=_load_seen(folder / 'private' / 'seen.safetensors', shape),
     covered=leaves.keys() == released.keys(),
     items_released='factors/item' in released,
-    fit=fit,
+    fit=_released_fit(released),
     bias_columns=bias_columns(certificate),
     number=released.get('number'),
     clicks=ids.get('clicks', False),
   )
 
 
-def _read_object(path: Path, **kinds: type) -> dict[str, Any]:
-  """The object in a JSON file; ValueError where a part is no such kind."""
-  found = files.read_json(path)
-  if not isinstance(found, dict):
-    raise ValueError(f'{path} is not a JSON object')
-  for name, kind in kinds.items():
-    if not isinstance(found.setdefault(name, kind()), kind):
-      raise ValueError(f'{path}: {name} is not a {kind.__name__}')
-  return found
-
-
 def _released_fit(released: dict[str, np.ndarray]) -> Fit | Sum | None:
-  """How new users are fitted, by the leaves of a model; KeyError of one."""
+  """How new users are fitted, by the leaves of a model."""
   if 'fit/weight' in released:
     counted = Counted(*(released[f'fit/counted/{n}'] for n in Counted._fields))
     return Sum(released['fit/prior'], released['fit/weight'], counted)
@@ -266,25 +255,34 @@ def bias_columns(certificate) -> tuple[int, ...]:
   """Those that hold items' means and what meets users' biases."""
   system = certificate.get('system')
   if system == 'gaussian_mf':
-    init = certificate.get('parameters', {}).get('init')
+    init = _parameters(certificate).get('init')
     return (0, 1) if init == 'bias' else ()
-  return _BIASES.get(system, ())
+  return _BIASES.get(str(system), ())
 
 
 def _scale(ids, certificate, folder: Path) -> tuple[float, float]:
-  scale = ids.get('scale') or certificate.get('parameters', {}).get('scale')
+  scale = ids.get('scale') or _parameters(certificate).get('scale')
   if scale is None:
     raise ValueError(
       f'neither ids.json nor certificate.json in {folder} has the scale of '
       'the ratings'
     )
-  return check_scale(scale)
+  try:
+    return check_scale(scale)
+  except ValueError as error:
+    raise ValueError(f'{folder}: {error}') from None
+
+
+def _parameters(certificate) -> dict[str, Any]:
+  found = certificate.get('parameters')
+  return found if isinstance(found, dict) else {}
 
 
 def _load_seen(path: Path, shape) -> scipy.sparse.csr_array | None:
   if not path.is_file():
     return None
   leaves, _ = files.load_leaves(path)
+  check_seen(leaves, path, shape)
   return seen_matrix(leaves['user'], leaves['item'], shape, leaves.get('value'))
 
 
@@ -372,14 +370,41 @@ def one_order(item_factors: np.ndarray) -> bool:
   return int(varied.sum()) <= 1
 
 
+def _blended(
+  model: Model, users: np.ndarray, ranking: Model
+) -> tuple[np.ndarray, np.ndarray, float]:
+  """(user, item, offset) that order by a ranking and by predictions."""
+  check_model(ranking)
+  if isinstance(model.fit, Sum) or not isinstance(ranking.fit, Sum):
+    raise ValueError(
+      'blend must be a model of a ranking, and the model one of ratings'
+    )
+  if not np.array_equal(model.item_ids, ranking.item_ids):
+    raise ValueError('blend has other items than the model')
+  place = indices('user', ranking.user_ids, model.user_ids[users])
+  own, item = known_users(ranking)[place], ranking.item_factors
+  centred = item - item.mean(axis=0, dtype=np.float64)
+  variance = np.einsum('ua,ab,ub->u', own, centred.T @ centred / len(item), own)
+  own = own / np.sqrt(np.maximum(variance, 1e-30))[:, None]
+  quarter = (model.scale[1] - model.scale[0]) / 4
+  rated = known_users(model)[users] * (_QUARTER / quarter)
+  rows = np.concatenate([rated, own], axis=1)
+  return rows, np.concatenate([model.item_factors, item], axis=1), 0.0
+
+
 def top_items(
-  model: Model, users: np.ndarray, k: int, *, filter_seen: bool = True
+  model: Model,
+  users: np.ndarray,
+  k: int,
+  *,
+  filter_seen: bool = True,
+  blend: Model | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Item indices [B, k] and scores [B, k] for the user indices `users` [B].
 
   Best first, ties by item index. Where a user has fewer than k items left,
   the rest is index -1 with score -inf. Scores are not cut off at the ends of
-  the scale, where the best items would tie.
+  the scale, where the best items would tie. `blend` is as in `recommend`.
   """
   user = known_users(model)
   seen = model.seen
@@ -388,12 +413,13 @@ def top_items(
       'which items were seen is not known here (private/seen.safetensors is '
       'missing); pass filter_seen=False to recommend from all items'
     )
-  rows, item, offset = list_factors(
-    user[users],
-    model.item_factors,
-    model.offset,
-    listing(model.number, model.scale),
-  )
+  if blend is not None:
+    rows, item, offset = _blended(model, users, blend)
+  else:
+    how = listing(model.number, model.scale)
+    rows, item, offset = list_factors(
+      user[users], model.item_factors, model.offset, how
+    )
   excluded = seen[users] if filter_seen and seen is not None else None
   chosen, raw = top_products(rows, item, k, excluded)
   return chosen, raw + np.float32(offset)
@@ -459,6 +485,7 @@ def recommend(
   *,
   filter_seen: bool = True,
   why: int = 0,
+  blend: Model | None = None,
 ) -> list[Recommendation]:
   """The k best items for each user (all users for None), with original ids.
 
@@ -470,15 +497,24 @@ def recommend(
   With `why`, each has up to that many `Reason`s: the user's own items that add
   most to its score.
 
-  Privacy: scores post-process the release. Leaving out seen items reveals
+  `blend` is a model of a ranking of the same users and items: lists are then
+  ordered by its scores, in standard deviations of the user's, and half of one
+  for a quarter of the scale that a rating is predicted to be higher.
+
+  Privacy: scores post-process the release, or both releases, whose epsilons add
+  up if they are of the same ratings. Leaving out seen items reveals
   them to the reader, who should be the user; reasons are the user's own
   ratings, and are for that user alone.
   """
   check_model(model)
   if isinstance(why, bool) or not isinstance(why, int | np.integer) or why < 0:
     raise ValueError(f'why={why!r} must be an integer of at least 0')
+  if why and blend is not None:
+    raise ValueError('why is known of one model alone, without blend')
   index = _listable('user', model.user_ids, users)
-  items, scores = top_items(model, index, k, filter_seen=filter_seen)
+  items, scores = top_items(
+    model, index, k, filter_seen=filter_seen, blend=blend
+  )
   reasons = repeat((), int((items >= 0).sum()))
   if why:
     reasons = _reasons(model, index, items, why)

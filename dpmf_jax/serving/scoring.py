@@ -111,15 +111,17 @@ def top_products(
 def _best(scores: np.ndarray, k: int) -> tuple[np.ndarray, ...]:
   """(row, place, item, score) of the k best of each row, as columns.
 
-  Item g * _GROUP + j of row b is scores[g, b, j]. The k-th largest of the
-  maxima over g, of different items, is at most the k-th largest of all: only
-  what is not below it is sorted.
+  Item g * _GROUP + j of row b is scores[g, b, j]. Only what is not below the
+  k-th largest is sorted or, for a small k, below the k-th largest of the maxima
+  over g, which are of different items: it is not larger.
   """
   _, size, width = scores.shape
+  some = scores.max(axis=0)
+  if k > width // 4:
+    some = scores.transpose(1, 0, 2).reshape(size, -1)
   least = np.full(size, -np.inf)
-  if k <= width // 4:
-    maxima = scores.max(axis=0)
-    least = np.partition(maxima, width - k, axis=1)[:, width - k]
+  if (rest := some.shape[1] - k) > 0:
+    least = np.partition(some, rest, axis=1)[:, rest]
   flat = np.flatnonzero(scores >= least[:, None])
   score = scores.reshape(-1)[flat]
   left = score > -np.inf

@@ -31,7 +31,6 @@ from dpmf_jax.systems.local_mf_server import server_apply
 from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Fit, Release, System
 
-_CLIENTS = 64  # simulated at a time
 _CENTER_STEP = GRID * 5 // 8  # `LocalMFConfig.center` on the grid
 
 client_answers = records.answers
@@ -120,26 +119,14 @@ def released_means(sums: Array, hyper: Any) -> Array:
 def _record_step(rank: int):
   """The one round; one object for equal arguments.
 
-  Privacy: ratings are read by `records.profiles` on behalf of each client,
-  and go through `client_answers`, with a key for each client, once. All else
-  is computed from the answers.
+  Privacy: all is computed from `records.all_answers`.
   """
 
   def step(key: Array, state: State, data: Data) -> State:
     hyper = state.hyper
     clients_key, server_key = jax.random.split(key)
-    num_users, num_items = state.observed.shape
-    cells = records.profiles(data.by_user, num_items, hyper.low, hyper.high)
-
-    def answered(client):
-      user, profile = client
-      own_key = jax.random.fold_in(clients_key, user)
-      return client_answers(own_key, profile, hyper.response)
-
-    answers = jax.lax.map(
-      answered,
-      (jnp.arange(num_users), cells),
-      batch_size=min(_CLIENTS, num_users),
+    answers = records.all_answers(
+      clients_key, data, hyper.response, hyper.low, hyper.high
     )
     mean, factors = server_apply(
       server_key, answers, hyper.tables, hyper.prior_variance, rank=rank

@@ -65,7 +65,7 @@ def answered_rates(answers: jax.Array, tables: Estimates) -> Rates:
     count = tables.rated[block] * alive[:, None]
     return count.sum(axis=0), count.sum(axis=1)
 
-  by_item, by_user = _over_blocks(counts, answers)
+  by_item, by_user = over_blocks(counts, answers)
   user = _shrunk(by_user, num_items * tables.rated_variance)
   item = _shrunk(by_item, num_users * tables.rated_variance)
   total = (user.sum() + item.sum()) / 2
@@ -116,7 +116,7 @@ def item_means(
     parts = (weight * count, weight * chance, square, weight * total, own)
     return jnp.stack([part.sum(axis=0) for part in parts]), ()
 
-  (count, expected, square, total, variance), _ = _over_blocks(
+  (count, expected, square, total, variance), _ = over_blocks(
     sums, answers, rates.user
   )
   # The count by rates has little noise, the one by answers no bias.
@@ -160,7 +160,6 @@ def item_factors(
   num_users, num_items = answers.shape
   if rank == 0:
     return jnp.zeros((num_items, 0))
-  width = min(rank + _SPARE, num_items)
 
   def product(basis):
     def one(block, alive):
@@ -171,18 +170,10 @@ def item_factors(
       rest = rest * alive[:, None]
       return rest.T @ (rest @ basis), ()
 
-    return _over_blocks(one, answers)[0]
+    return over_blocks(one, answers)[0]
 
-  def turn(_, basis):
-    return _orthonormal(product(basis))
-
-  basis = _orthonormal(jax.random.normal(key, (num_items, width)))
-  basis = jax.lax.fori_loop(0, _ROUNDS, turn, basis)
-  inner = basis.T @ product(basis)
-  values, vectors = eigen(inner)
-  kept = min(rank, width)
-  values = values[::-1][:kept]
-  vectors = basis @ vectors[:, ::-1][:, :kept]
+  values, vectors = top_vectors(key, product, num_items, rank)
+  kept = len(values)
   size = jnp.sqrt(jnp.maximum(values, 1e-20))
   chance = rates.user.mean() * rates.item.mean()
   variance = tables.total_variance + chance * _RATING_VARIANCE
@@ -192,11 +183,38 @@ def item_factors(
   return jnp.pad(vectors * length[None], ((0, 0), (0, rank - kept)))
 
 
+def top_vectors(
+  key: jax.Array,
+  product: Callable[[jax.Array], jax.Array],
+  num_items: int,
+  rank: int,
+) -> tuple[jax.Array, jax.Array]:
+  """The largest eigenvalues [D], descending, and vectors [I, D] of a matrix.
+
+  Args:
+    key: of the start.
+    product: of the matrix [I, I], symmetric and positive, with columns [I, N].
+    num_items: I.
+    rank: D, or all of them if there are fewer.
+  """
+  width = min(rank + _SPARE, num_items)
+
+  def turn(_, basis):
+    return _orthonormal(product(basis))
+
+  basis = _orthonormal(jax.random.normal(key, (num_items, width)))
+  basis = jax.lax.fori_loop(0, _ROUNDS, turn, basis)
+  inner = basis.T @ product(basis)
+  values, vectors = eigen(inner)
+  kept = min(rank, width)
+  return values[::-1][:kept], basis @ vectors[:, ::-1][:, :kept]
+
+
 def _orthonormal(matrix: jax.Array) -> jax.Array:
   return one_at_a_time(lambda a: jnp.linalg.qr(a)[0])(matrix)
 
 
-def _over_blocks(
+def over_blocks(
   function: Callable[..., Any], answers: jax.Array, *by_user: jax.Array
 ) -> tuple[Any, Any]:
   """(sum over blocks, rows of all users) of what `function` gives.

@@ -588,6 +588,15 @@ def test_whoever_waits_is_told(path, monkeypatch):
   assert len(ledger.entries(path)) == 2
 
 
+def test_whoever_has_no_ledger_does_not_wait_for_its_imports():
+  code = """
+import json, sys
+from dpmf_jax.accounting import ledger
+print(json.dumps(sorted({'sqlalchemy', 'psycopg', 'jax'} & sys.modules.keys())))
+"""
+  assert printed_by(code) == []
+
+
 def test_without_the_driver_it_says_what_to_install(monkeypatch):
   monkeypatch.setitem(sys.modules, 'psycopg', None)
   with pytest.raises(ValueError, match=r'pip install "dpmf_jax\[postgresql\]"'):
@@ -608,7 +617,7 @@ def test_training_on_a_server_writes_its_password_nowhere(
   first = launch('train', *flags)
   assert first.returncode == 0, first.stderr
   assert 'ledger: 1 release, epsilon 2 of 3 spent' in first.stdout
-  again = launch('train', *flags, '--overwrite')
+  again = launch('train', *flags, '--overwrite', '--epsilon=2.5')
   assert again.returncode == 1
   assert 'refused: postgresql://test@/postgres has 1 release' in again.stderr
   shown = launch('account', f'--ledger={postgresql}', '--format=html')

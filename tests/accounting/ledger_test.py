@@ -252,7 +252,7 @@ def test_a_change_of_nothing_or_without_a_reason_is_none(
   with pytest.raises(ValueError, match=words):
     ledger.set_budget(path, budget, reason=reason)
   assert path.read_bytes() == before
-  with pytest.raises(FileNotFoundError):
+  with pytest.raises(ValueError, match='is empty: not a ledger yet'):
     ledger.set_budget(path.with_name('other'), 3, reason='new')
   assert not path.with_name('other').exists()
 

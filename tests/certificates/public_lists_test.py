@@ -30,6 +30,7 @@ CASES = {
   'untrusted_pmf': ('untrusted_pmf', {}),
   'local_mf': ('local_mf', {}),
   'local_mf, user': ('local_mf', {'unit': 'user'}),
+  'local_ranking': ('local_ranking', {'rank': 0}),
   'dpals': ('dpals', {'steps': 2}),
 }
 

@@ -150,6 +150,8 @@ def test_order_of_users_and_items_does_not_matter(case):
     permuted(test, users, items),
   )
   want = ranking.ranking_metrics(model, train, test)
+  for lists in (found, want):  # where a tie goes to the first item
+    del lists['items_shown@10'], lists['lists_differ@10']
   for part in ranking.SLICES:
     assert found['slices'][part] == pytest.approx(want['slices'][part])
   del found['slices'], want['slices']
@@ -169,6 +171,19 @@ def test_only_the_order_of_scores_matters(case):
   assert ranking.ranking_metrics(scored(raised), train, test) == want
   raised[test.user, test.item] += 2000
   assert ranking.ranking_metrics(scored(raised), train, test)['map'] == 1
+
+
+def test_lists_are_counted_as_pairs_of_them_would_be(case):
+  model, train, test = case
+  found = ranking.ranking_metrics(model, train, test, (2, 5))
+  scores = model.factors.user @ model.factors.item.T
+  scores[train.user, train.item] = -np.inf
+  order = np.argsort(-scores, axis=1, kind='stable')
+  for k in (2, 5):
+    lists = [set(row[:k].tolist()) for row in order]
+    assert found[f'items_shown@{k}'] == len(set.union(*lists))
+    differ = [len(a - b) / k for a in lists for b in lists if a is not b]
+    assert found[f'lists_differ@{k}'] == pytest.approx(np.mean(differ))
 
 
 def test_a_pair_that_was_trained_on_is_left_out():
@@ -239,7 +254,8 @@ def test_train_writes_them_where_asked(launch, tmp_path):
     'train', *flags, f'--output={tmp_path / "run"}', '--ranking_k=5,10'
   )
   assert done.returncode == 0, done.stderr
-  assert 'all items: recall@5' in done.stdout
+  assert 'NDCG@5 ' in done.stdout
+  assert done.stdout.count('noisy popularity') == 2  # and what it is
   found = json.loads((tmp_path / 'run' / 'metrics.json').read_text())['ranking']
   read = formats.read(tmp_path / 'mine.csv', scale=(1, 5))
   _, test = random_split(read, 0.2, seed=0)

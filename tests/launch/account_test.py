@@ -205,8 +205,9 @@ def test_every_proved_system(name):
     assert found[field], field
 
 
-def test_sound_sdmf_is_local_mf_and_baselines_are_not_private():
+def test_sound_sdcf_is_local_and_baselines_are_not_private():
   assert answer('--epsilon=1', 'sdmf')['system'] == 'local_mf'
+  assert answer('--epsilon=1', 'sdbpr')['system'] == 'local_ranking'
   refused('', 'is not private', 'als')
 
 

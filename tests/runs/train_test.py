@@ -42,6 +42,7 @@ def test_it_says_how_good_and_how_private_it_is(run):
     assert f'{run.metrics["test_rmse"]:.4f}' in shown
     assert 'user mean (not private)' in shown
     assert 'item factors' in shown
+    assert 'all users get the same list, or nearly' in shown  # of rank 0
   assert 'Guarantee (proved): epsilon = ' in repr(run)
   assert '<img alt="learning curve"' in run._repr_html_()
   assert 'PROVED' in run._repr_html_()
@@ -283,12 +284,15 @@ def test_a_ranking_stands_beside_popularity(small_ratings, tmp_path):
   }  # fmt: skip
   for shown in (repr(run), run._repr_html_()):
     assert 'RMSE' not in shown
-    assert f'{found["ndcg@10"]:.4f}' in shown
-    assert f'{found["baselines"]["popularity"]["ndcg@10"]:.4f}' in shown
+    (line,) = (each for each in shown.splitlines() if '  NDCG@10  ' in each)
+    beside = [found, *found['baselines'].values()]
+    assert line.split()[1:] == [f'{each["ndcg@10"]:.4f}' for each in beside]
+    for said in ('items shown@10', 'lists differ@10', 'NDCG@10, tail ('):
+      assert shown.count(said) == 1
   run.save(tmp_path / 'run')
   assert not (tmp_path / 'run' / 'error_cdf.png').exists()
   served = dpmf_jax.load_model(tmp_path / 'run')
-  assert dpmf_jax.recommend(served, k=3) == run.recommend(k=3)
+  assert dpmf_jax.recommend(served, k=3, why=2) == run.recommend(k=3, why=2)
   me = dpmf_jax.fold_in(served, {'me': {small_ratings.item_ids[0]: 5}})
   assert len(dpmf_jax.recommend(me, 'me', k=3)) == 3
 
@@ -365,6 +369,12 @@ def test_the_last_visit_of_each_user_may_be_held_out(visits):
   facts = run.certificate['parameters']
   assert facts['split'].startswith('last: the latest of each user is held out')
   assert 'test_fraction' not in facts
+
+
+def test_users_who_might_be_there_get_no_lists(visits):
+  given = {'rank': 0, 'unit': 'user', 'epsilon': 5, 'num_users': 100}
+  found = dpmf_jax.train(visits, **given, **QUIET).metrics['ranking']
+  assert found['users'] + found['users_left_out'] == visits.user.nunique()
 
 
 def test_what_ranks_is_not_judged_by_errors(small_ratings, visits):

@@ -523,10 +523,11 @@ def test_products_are_exact_whatever_rows_are_asked_for():
   most = np.abs(rows.astype(np.float64)) @ np.abs(item).max(axis=0)
   found = np.ldexp(whole @ items.T, exponent[:, None])
   assert (np.abs(found - want) <= 2.0**-21 * most[:, None]).all()
+  order = np.argsort(-found, axis=1, kind='stable')
+  longer, _ = scoring.top_products(rows, item, 100)
+  np.testing.assert_array_equal(longer, order[:, :100])
   every = scoring.top_products(rows, item, 12)
-  np.testing.assert_array_equal(
-    every[0], np.argsort(-found, axis=1, kind='stable')[:, :12]
-  )
+  np.testing.assert_array_equal(every[0], order[:, :12])
   for some in ([299], [7, 3, 250], range(100, 300)):
     few = scoring.top_products(rows[list(some)], item, 12)
     for one, all_of_them in zip(few, every, strict=True):
@@ -626,6 +627,32 @@ def test_a_user_of_whom_nothing_is_known_gets_what_is_popular(model):
   both = folding.fold_in(model, {'me': {}, 'you': {10: 5}})
   assert models.recommend(both, 'me') == models.recommend(cold, 'me')
   assert [r.item for r in models.recommend(both, 'you')] == [30, 20]
+
+
+def test_a_ranking_is_blended_in_by_ids(model):
+  count = Sum(np.zeros(2, np.float32), np.ones(3), Counted(1.0, 0.4, 0.15))
+  ranking = model._replace(
+    user_factors=np.array([[0, 1], [2, 0], [1, 3]], np.float32),
+    item_factors=np.array([[3, 0], [2, 1], [1, -1]], np.float32),
+    user_ids=np.array(['bob', 'ann', 'cleo']),
+    fit=count,
+    offset=0.0,
+  )
+  found = models.recommend(model, 'ann', filter_seen=False, blend=ranking)
+  scores = np.array([6.0, 4, 2])  # of ann, who is second there
+  want = scores / scores.std() + 0.5 * np.array([1.0, 2, 0.5])
+  order = np.argsort(-want)
+  assert [r.item for r in found] == model.item_ids[order].tolist()
+  np.testing.assert_allclose([r.score for r in found], want[order], rtol=1e-5)
+  for other, words in (
+    (model, 'blend must be a model of a ranking'),
+    (ranking._replace(item_ids=np.array([1, 2, 3])), 'blend has other items'),
+    (ranking._replace(user_ids=np.array(['a', 'b', 'c'])), "user 'ann' is not"),
+  ):
+    with pytest.raises(ValueError, match=words):
+      models.recommend(model, 'ann', blend=other)
+  with pytest.raises(ValueError, match='without blend'):
+    models.recommend(model, 'ann', why=1, blend=ranking)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ def build(name, variant, *more, **settings):
   given = {k: v for k, v in common.items() if k in fields}
   if more:
     given |= {more[0]: more[1], 'rank': 3, 'feature_steps': 3}
-  if name in ('dpals', 'power_mf', 'ranking_mf'):
+  if name in ('dpals', 'power_mf', 'ranking_mf', 'local_ranking'):
     given['rank'] = 2  # for so few users dpals would choose 0
   return systems.build(
     name, entry.config(**{**entry.variants[variant], **given, **settings})
@@ -180,6 +180,7 @@ OTHER = {
   'objective_pmf': {'epsilon': 0.7, 'ridge': 0.2, 'noise_steps': 9},
   'personalized_pmf': {'epsilon': 0.7, 'ridge': 0.2, 'noise_steps': 9},
   'local_mf': {'epsilon': 0.7, 'prior_variance': 0.2, 'bias_ridge': 2.0},
+  'local_ranking': {'epsilon': 0.7, 'least_weight': 0.5, 'liked_from': 0.5},
   'dpals': {
     'epsilon': 0.7,
     'steps': 9,

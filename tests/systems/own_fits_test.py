@@ -37,6 +37,7 @@ CASES = {
   'personalized_pmf': ('personalized_pmf', {}),
   'local_mf': ('local_mf', {}),
   'local_mf, user': ('local_mf', {'unit': 'user'}),
+  'local_ranking': ('local_ranking', {'rank': 2}),
   'untrusted_pmf': ('untrusted_pmf', {}),
 }
 DEVICES = (1, 2, 4)
