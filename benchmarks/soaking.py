@@ -147,7 +147,7 @@ def _audit(rng: random.Random) -> str:
   """One of the attacks of an audit, at its smallest."""
   attack = list(auditing.targets('gaussian_mf', 'sound'))[:1]
   key = dpmf_jax.random_key(rng.randrange(2**31))
-  auditing.findings(key, attack, runs=400)
+  list(auditing.findings(key, attack, runs=400))
   return 'audited'
 
 
