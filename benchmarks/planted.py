@@ -21,17 +21,53 @@ from dpmf_jax.plans.gaussian_mf import (
   plan,
   sensitivity,
 )
+from dpmf_jax.plans.local_ranking import LocalRankingConfig
 from dpmf_jax.plans.ranking_mf import RankingMFConfig
-from dpmf_jax.systems import gaussian_mf, ranking_mf
+from dpmf_jax.systems import gaussian_mf, local_ranking, ranking_mf
 from dpmf_jax.systems.traced import SGD
 from dpmf_jax.types import Relation, System, Unit
 
 
 def planted(epsilon: float = 1.0, delta: float = 1e-5) -> dict[str, Target]:
   """Every bug by name; those that end in 'none' are the sound systems."""
+  more = {
+    'ranking': _ranking(epsilon, delta),
+    'local ranking': _local_ranking(epsilon),
+  }
   return _gaussian(epsilon, delta) | {
-    f'ranking: {name}': target
-    for name, target in _ranking(epsilon, delta).items()
+    f'{system}: {name}': target
+    for system, targets in more.items()
+    for name, target in targets.items()
+  }
+
+
+def _local_ranking(epsilon: float) -> dict[str, Target]:
+  """Bugs of local ranking, seen in the answers of clients."""
+  config = LocalRankingConfig(
+    relation='add_remove', scale=(1.0, 5.0), epsilon=epsilon, rank=0
+  )
+  sound = local_ranking.local_ranking(config)
+  pair = library_pairs('rating', 'add_remove', config.scale)[0]
+
+  def rarely(key, data):
+    state = sound.init(key, data)
+    own = state.hyper.response
+    own = own._replace(lie=own.lie // 3 * 2)
+    return state._replace(hyper=state.hyper._replace(response=own))
+
+  def twice(key, state, data):
+    first, again = (
+      sound.step(each, state, data) for each in jax.random.split(key)
+    )
+    return again._replace(observed=first.observed + 2 * again.observed)
+
+  bug = lambda **more: Target(
+    'planted', '', sound._replace(**more), pair, 'known', 0.0, view='transcript'
+  )
+  return {
+    'none': bug(),
+    'lies a third too rarely': bug(init=rarely),
+    'a second answer': bug(step=twice),
   }
 
 

@@ -45,31 +45,32 @@ def noisy_popularity(
   train: Ratings,
   data: Data,
   *,
+  system: str,
   unit: Unit,
   epsilon: float,
   delta: float,
-  local: bool = False,
 ) -> Release | None:
   """The same with the noise that a guarantee takes, to compare with.
 
-  It is a run of its own, without a curator if `local`. None where there is no
-  such noise for this budget, or for so many users.
+  It is a run of its own, of clients' answers where `system` has no curator.
+  None where there is no such noise for this budget, or for so many users.
   """
-  system, given = 'ranking_mf', {'unit': unit}
-  if local:
-    system, given = 'local_ranking', {}
+  name, given = 'ranking_mf', {'unit': unit}
+  if system == 'local_ranking':
+    name, given = system, {}
   try:
     selected = selection.selected(
-      system,
+      name,
       {**given, 'epsilon': epsilon},
       delta=delta,
       scale=train.scale,
       rank=0,
     )
     config = selected.config
-    if resolved := selected.spec.resolved:
+    if selected.spec.resolved:
+      resolved = selected.spec.resolved
       config = resolved(config, train.num_users, train.num_items)
-    noisy = build(system, config)
+    noisy = build(name, config)
     state = fit(noisy, keys.random_key(), data)
   except ValueError:
     return None

@@ -21,6 +21,8 @@ from dpmf_jax.runs.recording import Recorder
 
 # The length of lists, where none is asked for.
 _LISTED = 10
+# What a certificate says of noise that popularity is to have, too.
+_BUDGET = ('system', 'unit', 'epsilon', 'delta')
 
 
 def facts(
@@ -94,8 +96,7 @@ def lists(
   )
   beside = {'popularity': popular.popularity(train)}
   if certificate['epsilon']:
-    budget = {name: certificate[name] for name in ('unit', 'epsilon', 'delta')}
-    budget['local'] = certificate['system'] == 'local_ranking'
+    budget = {name: certificate[name] for name in _BUDGET}
     noisy = popular.noisy_popularity(train, data, **budget)
     if noisy is not None:
       beside['noisy popularity, same budget'] = noisy
