@@ -231,9 +231,11 @@ def sensitivities(config: RankingMFConfig) -> dict[str, float]:
 
 def _finest(config: RankingMFConfig, num_users: int) -> int:
   """As many lattice_bits as sums and noise leave room for."""
-  most = max(_multipliers(config))
   # Sensitivities are below twice the largest terms, or a bit more.
-  room = math.floor(math.log2(MAX_STD / (4 * most)))
+  most = 4 * max(_multipliers(config))
+  if config.pure:  # at a small epsilon and a large delta that is more
+    most = max(most, *plan(config).noise['popularity'])
+  room = math.floor(math.log2(MAX_STD / most))
   return max(4, min(MAX_BITS, 29 - (num_users - 1).bit_length(), room))
 
 

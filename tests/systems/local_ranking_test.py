@@ -112,6 +112,25 @@ def test_the_server_reads_nothing_but_answers(table):
   )
 
 
+def test_clients_that_tell_nothing_release_the_same_bits(table):
+  # Whatever they did, all of them answer as if it were nothing: what else is
+  # read of ratings, such as how many there are, would be seen.
+  system = local_ranking(config(rank=2))
+
+  def released(each):
+    data = training_data(ratings_of(each))
+    state = system.init(jax.random.key(0), data)
+    response = state.hyper.response
+    blind = response._replace(lower=jnp.zeros_like(response.lower))
+    state = state._replace(hyper=state.hyper._replace(response=blind))
+    after = _jitted(system.step)(jax.random.key(1), state, data)
+    return after.observed, after.factors, after.weight
+
+  base = released(table)
+  for other in (np.where(table, 0, 2), table[::-1], np.full_like(table, 5)):
+    jax.tree.map(np.testing.assert_array_equal, released(other), base)
+
+
 def test_coins_keep_to_epsilon_and_estimates_are_right_on_average():
   for epsilon in (0.1, 1.0, 4.0, 8.0, 20.0):
     lie = int(plan(config(epsilon=epsilon)).noise['answers'])

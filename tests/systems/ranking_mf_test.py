@@ -509,6 +509,15 @@ def test_an_open_config_states_the_noise_that_is_drawn(unit, delta):
   assert tried >= 10
 
 
+@pytest.mark.parametrize('unit', ['user', 'rating'])
+def test_what_is_left_open_has_room_for_the_noise(unit):
+  for epsilon in (1e-4, 1e-3, 0.01, 0.1, 1.0):
+    for delta in (1e-6, 0.01, 0.25):
+      config = settings(unit=unit, delta=delta, epsilon=epsilon, **OPEN)
+      for users in (1, 30, 10**5):
+        ranking_mf._hyper(resolved(config, users, 50))  # or it is refused
+
+
 def test_shares_do_not_tell_how_many_users_there_are():
   at = lambda users: resolved(settings(epsilon=1.0, **OPEN), users, 1682)
   shares = {at(users).popularity_share for users in range(500, 1500, 31)}
