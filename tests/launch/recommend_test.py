@@ -216,6 +216,8 @@ def test_a_page_is_of_what_is_published(launch, folder, tmp_path):
   for name in ('ids.json', 'model.safetensors'):
     (published / name).write_bytes((folder / name).read_bytes())
   flags = (f'--model={published}', f'--page={page}', '--k=3')
+  done = launch('recommend', flags[0], '--page=page.txt')
+  assert '--page=page.txt must end in .html' in done.stderr
   done = launch('recommend', *flags)
   assert (done.returncode, done.stderr.count('\n')) == (2, 1)
   assert 'certificate.json: No such file' in done.stderr
