@@ -187,14 +187,14 @@ def test_a_model_that_releases_users_only_says_so(
   ('name', 'content', 'words'),
   [
     ('ids.json', b'{', 'ids.json, line 1'),
-    ('ids.json', b'[]', 'ids.json is not a JSON object'),
-    ('ids.json', b'{"users": []}', r'lists \(0, 0\) users and items'),
-    ('ids.json', b'{"items": 3}', 'ids.json: items is not a list'),
-    ('ids.json', b'{"titles": 3}', 'ids.json: titles is not a dict'),
-    ('ids.json', b'\xff', 'ids.json is not UTF-8 text'),
-    ('certificate.json', b'[]', 'certificate.json is not a JSON object'),
+    ('ids.json', b'[]', 'ids.json: is a list in JSON'),
+    ('ids.json', b'{"users": []}', "ids.json: has no 'items'"),
+    ('ids.json', b'{"items": 3}', "'items' must be a list of ids"),
+    ('ids.json', b'{"titles": 3}', "ids.json: has no 'items'"),
+    ('ids.json', b'\xff', 'ids.json: is not UTF-8 text'),
+    ('certificate.json', b'[]', 'certificate.json: is a list in JSON'),
     ('model.safetensors', b'x', 'not a whole safetensors file'),
-    ('model.safetensors', None, "model.safetensors has no 'offset'"),
+    ('model.safetensors', None, 'model.safetensors: has no offset'),
   ],
 )
 def test_a_broken_folder_is_named(folder, tmp_path, name, content, words):
