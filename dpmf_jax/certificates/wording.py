@@ -362,7 +362,7 @@ def _group_words(certificate: Mapping[str, Any], size: int) -> str:
 def _strength_words(epsilon: float, claimed: bool) -> str:
   """How strong that is. The words are a reading; the factor is the fact."""
   if epsilon <= 1:
-    words = 'a strong bound: a suspicion stays about what it was'
+    words = 'a strong bound: what was uncertain stays uncertain'
   elif epsilon <= 3:
     words = 'a moderate bound: a suspicion can grow, but not to certainty'
   elif epsilon <= _WEAK:

@@ -122,7 +122,14 @@ def in_flags(message: str) -> str:
     return f'--{"no" * (value == "False")}{name}{"" if value else equals}'
 
   words = r'(?<![\w.\-/\'"])([a-z]\w*)\b(=?)((?<==)(?:True|False))?'
-  return re.sub(words, flag, message)
+  # Values as a shell has them: --split=last, --scale=1,5.
+  quoted = r"(--\w+=)(?:'([\w-]+)'|\((-?[\d.]+), (-?[\d.]+)\))"
+  return re.sub(quoted, _plain_value, re.sub(words, flag, message))
+
+
+def _plain_value(found: re.Match[str]) -> str:
+  flag, word, low, high = found.groups()
+  return f'{flag}{word or f"{float(low):g},{float(high):g}"}'
 
 
 def fail(message: str, error: BaseException | None = None) -> NoReturn:

@@ -144,6 +144,8 @@ def _write_page(model, path: Path) -> None:
 
   if _OUTPUT.value:
     raise ValueError('--output is for lists; --page=FILE.html is itself a file')
+  if path.suffix not in ('.html', '.htm'):
+    raise ValueError(f'--page={path} must end in .html, for browsers')
   page.write_page(model, certificates.read(_MODEL.value), path, k=_K.value)
   print(
     f'{len(model.item_ids)} items, {path.stat().st_size / 1e6:.2f} MB, written '
@@ -173,8 +175,9 @@ def main(argv) -> None:
     return
   found = _found(model)
   if not model.covered and (_USERS.value or not model.items_released):
+    own = ': a list is for its user alone' if model.items_released else ''
     print(
-      'note: uses factors from private/, which no guarantee covers',
+      f'note: uses factors from private/, which no guarantee covers{own}',
       file=sys.stderr,
     )
   if not _SIMILAR_TO.value and models.one_order(model.item_factors):
@@ -189,12 +192,15 @@ def main(argv) -> None:
     what = 'similar items' if _SIMILAR_TO.value else 'recommendations'
     print(f'{len(found)} {what} written to {path}')
     return
+  digits = 2
   for row in found:
     _, item, score, rank, title, *reasons = row
     if rank == 1:
+      # Scores of a ranking have no scale, and may all be small.
+      digits = 2 if abs(score) >= 0.1 else 5
       print(f'{row._fields[0]} {_name(model, row)}')
     name = item if title is None else f'{title} [{item}]'
-    print(f'  {rank:>3}. {score:.2f}  {name}')
+    print(f'  {rank:>3}. {score:.{digits}f}  {name}')
     if reasons and (because := _because(*reasons)):
       print(f'             because of {because}')
 

@@ -299,6 +299,11 @@ def _note_licence(spec: _Dataset, cache: pathlib.Path, quiet: bool) -> None:
 
 
 def _check_name(name: str) -> None:
+  if not isinstance(name, str):
+    raise DataError(
+      f'name is a {type(name).__name__}, but must be one of '
+      f'{", ".join(NAMES)}; train takes frames and matrices as they are'
+    )
   if name not in NAMES:
     raise DataError(f'dataset {name!r} is not one of {", ".join(NAMES)}')
 

@@ -13,11 +13,15 @@ from dpmf_jax.ratings.ids import DataError
 # The first ones in the order of columns without names.
 ROLES = ('user', 'item', 'rating', 'timestamp', 'count')
 _NAMES = {
-  'user': {'user', 'users', 'userid', 'uid', 'customer', 'customerid'},
+  'user': {
+    'user', 'users', 'userid', 'uid', 'customer', 'customerid', 'visitor',
+    'visitorid', 'member', 'memberid',
+  },
   'item': {
     'item', 'items', 'itemid', 'iid', 'movie', 'movieid', 'anime', 'animeid',
     'product', 'productid', 'book', 'bookid', 'isbn', 'asin', 'track',
     'trackid', 'song', 'songid', 'artist', 'artistid', 'business', 'businessid',
+    'sku', 'video', 'videoid', 'article', 'articleid',
   },
   'rating': {
     'rating', 'ratings', 'score', 'feedback', 'stars', 'value', 'bookrating',

@@ -15,6 +15,7 @@ import gzip
 import os
 import pathlib
 import re
+import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -103,6 +104,12 @@ def read(
     table = _parse(*_read_text(raw, path, format, columns, delimiter, header))
   if not table.rated:
     scale, max_count = None, limit_of_clicks(max_count)
+  elif table.named and max_count is not None:
+    warnings.warn(
+      f'{path.name}: ratings are read as counts: a low one speaks for its '
+      'item, too',
+      stacklevel=2,
+    )
   if titles is not None and not isinstance(titles, Mapping):
     titles = read_titles(titles)
   return assemble(
@@ -128,6 +135,7 @@ class _Table(NamedTuple):
   rated: bool
   timestamp: Any  # [N] or None
   where: Where
+  named: bool = False  # whether a header says that these are ratings
 
 
 class Column(NamedTuple):
@@ -366,6 +374,7 @@ def _parse(
     rated,
     None if stamp is None else tokens.timestamps(fields, stamp),
     fields.where,
+    named=rated and bool(names),
   )
 
 

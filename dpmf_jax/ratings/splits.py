@@ -79,7 +79,7 @@ def hold_out_last(
   if ratings.timestamp is None:
     raise DataError(
       f"{ratings.name} has no timestamps, which split='last' needs: use "
-      "split='random', or name their column"
+      "split='random', or name their column, timestamp, in columns="
     )
   order = _hashes(ratings, seed), ratings.timestamp
   return _sides(ratings, _top(ratings, 1, *order))

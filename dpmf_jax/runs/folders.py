@@ -20,6 +20,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import secrets
 import time
 import uuid
@@ -202,11 +203,12 @@ def _restored(
     if saved.get(name) != wanted.get(name)
   )
   if changed:
-    name = changed[0]
+    name = 'system' if 'system' in changed else changed[0]
+    was, now = _shown(name, saved.get(name), wanted.get(name))
     raise ValueError(
-      f'{folder} holds an interrupted run with {name}={saved.get(name)!r}, '
-      f'this one has {wanted.get(name)!r}; use the same settings to finish it, '
-      'another output, or overwrite=True to drop it'
+      f'{folder} holds an interrupted run with {was}, this one has {now}; use '
+      'the same settings to finish it, another output, or overwrite=True to '
+      'drop it'
     )
   state = jax.eval_shape(lambda key: system.init(key, data), key)
   like = {
@@ -220,6 +222,16 @@ def _restored(
     raise ValueError(f'{path}: does not say where its key is from')
   key = words_key(saved['key'], source)
   return key, (int(saved['step']), state)
+
+
+def _shown(name: str, *values: Any) -> tuple[str, ...]:
+  """Two values that differ, and of a config only what does."""
+  if name == 'config':
+    fields = [re.split(r'[(,] ?(?=[a-z]\w*=)', value[:-1]) for value in values]
+    for pair in zip(*fields, strict=False):
+      if len(set(pair)) > 1:
+        return pair
+  return tuple(f'{name}={value!r}' for value in values)
 
 
 def _versions() -> dict[str, str]:

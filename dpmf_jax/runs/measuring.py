@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from tqdm import tqdm
 
 from dpmf_jax.evaluation import metrics, popular, ranking
 from dpmf_jax.ratings.specification import AskedEpsilons, summary
@@ -85,6 +86,8 @@ def lists(
   data: Data,
   cutoffs: Sequence[int],
   threshold: float | None,
+  *,
+  progress: bool,
 ) -> dict[str, Any]:
   """Of lists, beside those of popularity."""
   measured = functools.partial(
@@ -100,9 +103,18 @@ def lists(
     noisy = popular.noisy_popularity(train, data, **budget)
     if noisy is not None:
       beside['noisy popularity, same budget'] = noisy
-  return measured(jax.device_get(recorder.model)) | {
+  own = {'this model': jax.device_get(recorder.model)}
+  shown = tqdm(
+    (own | beside).items(),
+    desc='measuring lists',
+    unit='model',
+    leave=False,
+    disable=not progress or None,
+  )
+  found = {name: measured(model) for name, model in shown}
+  return found.pop('this model') | {
     'threshold': threshold,
-    'baselines': {name: measured(model) for name, model in beside.items()},
+    'baselines': found,
   }
 
 

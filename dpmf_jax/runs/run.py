@@ -140,7 +140,9 @@ class Run:
   def _notes(self) -> list[str]:
     item = self.whole.factors.item
     one = item is not None and models.one_order(np.asarray(item))
-    return ['', f'note: {models.ONE_ORDER}'] if one else []
+    lists = '; for lists, train with the task ranking'
+    own = lists if self.metrics['task'] == 'rating' else ''
+    return ['', f'note: {models.ONE_ORDER}{own}'] if one else []
 
   def _repr_html_(self) -> str:
     """The same for a notebook, with the learning curve."""

@@ -261,7 +261,14 @@ def train(
       if ranking_threshold is None and chosen.task == 'ranking':
         ranking_threshold = popular.relevant_from(table)
       report['ranking'] = measuring.lists(
-        recorder, certificate, learned, test, data, ranking_k, ranking_threshold
+        recorder,
+        certificate,
+        learned,
+        test,
+        data,
+        ranking_k,
+        ranking_threshold,
+        progress=progress,
       )
     report['seconds'] = round(time.monotonic() - began, 3)
     run = Run(

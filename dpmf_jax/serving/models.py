@@ -569,9 +569,10 @@ def similar_items(
   Columns of biases do not count: where all items have the same number, where
   all users have, `model.bias_columns`, and the popularity of a ranking. An item
   that is zero elsewhere, of which a model has learned nothing, is like no
-  other: it is in no list, and has none.
+  other: it is in no list, and has none. Cosines are shrunk, as lists are, for
+  items that few people rated, where the model says how many did.
 
-  Privacy: post-processes the item factors.
+  Privacy: post-processes the item factors and the released numbers.
   """
   check_model(model)
   index = _listable('item', model.item_ids, items)
@@ -595,9 +596,10 @@ def similar_items(
   vectors = (vectors[known] / norms[known][:, None]).astype(np.float32)
   place = np.searchsorted(known, index)
   itself = (np.arange(len(index)), place, (len(index), len(known)))
-  chosen, scores = top_products(
-    vectors[place], vectors, k, seen_matrix(*itself)
-  )
+  wanted = vectors[place]
+  if how := listing(model.number, model.scale):
+    vectors = vectors * how.share[known, None].astype(np.float32)
+  chosen, scores = top_products(wanted, vectors, k, seen_matrix(*itself))
   chosen = np.where(chosen >= 0, np.append(known, 0)[chosen], -1)
   found = _listed(model, model.item_ids[index], chosen, scores)
   return list(map(Similar._make, found))

@@ -351,6 +351,7 @@ def test_certificate_in_all_formats(tmp_path):
   assert done.returncode == 0, done.stderr
   for content in (done.stdout, html.read_text(), marks.read_text()):
     assert 'CLAIMED BY THE PAPER, NOT A GUARANTEE' in content
+  assert f'written to {html}' in done.stdout
   assert html.read_text().startswith('<!DOCTYPE html>')
   assert marks.read_text().startswith('# Privacy certificate')
   assert sorted(path.name for path in tmp_path.iterdir()) == [

@@ -71,13 +71,12 @@ def test_counts_count_up_to_a_public_number(launch, folder):
      '--task=rating is to predict ratings, and plain.csv has clicks: use '
      '--task=ranking, or leave it out'),
     ('plain.csv', ['--split=last'],
-     "plain.csv has no timestamps, which --split='last' needs: use "
-     "--split='random', or name their column"),
+     'plain.csv has no timestamps, which --split=last needs: use '
+     '--split=random, or name their column, timestamp, in --columns='),
     ('plain.csv', ['--scale=1,5'],
-     '--scale=(1.0, 5.0) is for ratings, and plain.csv has clicks: leave it '
-     'out'),
+     '--scale=1,5 is for ratings, and plain.csv has clicks: leave it out'),
     ('visits.csv', ['--split=last', '--test_fraction=0.5'],
-     "--test_fraction=0.5 is for --split='random': 'last' holds out the last "
+     "--test_fraction=0.5 is for --split=random: 'last' holds out the last "
      'of each user'),
   ],
 )  # fmt: skip

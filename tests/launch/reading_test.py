@@ -60,9 +60,9 @@ def test_columns_delimiter_and_encoding(train, tmp_path):
     (['--columns=user'], '--columns=user must be such as user=userId'),
     (['--columns=user=0,user=1'], 'each once'),
     (['--columns=person=0'], "'person' is not one of user, item"),
-    (['--missing=0'], "--missing='0' is for --format='dense' alone"),
-    (['--delimiter=abc'], "--delimiter='abc' must be one or two characters"),
-    (['--encoding=klingon'], "--encoding='klingon' is not known to Python"),
+    (['--missing=0'], '--missing=0 is for --format=dense alone'),
+    (['--delimiter=abc'], '--delimiter=abc must be one or two characters'),
+    (['--encoding=klingon'], '--encoding=klingon is not known to Python'),
   ],
 )
 def test_wrong_flags(train, tmp_path, flags, words):

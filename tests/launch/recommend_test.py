@@ -187,14 +187,14 @@ def test_a_model_that_releases_users_only_says_so(
   ('name', 'content', 'words'),
   [
     ('ids.json', b'{', 'ids.json, line 1'),
-    ('ids.json', b'[]', 'ids.json is not a JSON object'),
-    ('ids.json', b'{"users": []}', r'lists \(0, 0\) users and items'),
-    ('ids.json', b'{"items": 3}', 'ids.json: items is not a list'),
-    ('ids.json', b'{"titles": 3}', 'ids.json: titles is not a dict'),
-    ('ids.json', b'\xff', 'ids.json is not UTF-8 text'),
-    ('certificate.json', b'[]', 'certificate.json is not a JSON object'),
+    ('ids.json', b'[]', 'ids.json: is a list in JSON'),
+    ('ids.json', b'{"users": []}', "ids.json: has no 'items'"),
+    ('ids.json', b'{"items": 3}', "'items' must be a list of ids"),
+    ('ids.json', b'{"titles": 3}', "ids.json: has no 'items'"),
+    ('ids.json', b'\xff', 'ids.json: is not UTF-8 text'),
+    ('certificate.json', b'[]', 'certificate.json: is a list in JSON'),
     ('model.safetensors', b'x', 'not a whole safetensors file'),
-    ('model.safetensors', None, "model.safetensors has no 'offset'"),
+    ('model.safetensors', None, 'model.safetensors: has no offset'),
   ],
 )
 def test_a_broken_folder_is_named(folder, tmp_path, name, content, words):
@@ -216,6 +216,8 @@ def test_a_page_is_of_what_is_published(launch, folder, tmp_path):
   for name in ('ids.json', 'model.safetensors'):
     (published / name).write_bytes((folder / name).read_bytes())
   flags = (f'--model={published}', f'--page={page}', '--k=3')
+  done = launch('recommend', flags[0], '--page=page.txt')
+  assert '--page=page.txt must end in .html' in done.stderr
   done = launch('recommend', *flags)
   assert (done.returncode, done.stderr.count('\n')) == (2, 1)
   assert 'certificate.json: No such file' in done.stderr

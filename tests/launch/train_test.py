@@ -332,7 +332,8 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
 
   other = train(launch, ratings_file, broken, *flags[:-1], '--rank=5')
   assert other.returncode == 2
-  assert 'interrupted run with config=' in other.stderr
+  assert 'interrupted run with --rank=' in other.stderr
+  assert ', this one has --rank=5; use' in other.stderr
 
   done = train(launch, ratings_file, broken, *flags)
   assert done.returncode == 0, done.stderr

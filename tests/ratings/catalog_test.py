@@ -111,6 +111,8 @@ def test_small_synthetic_is_the_same_every_time():
 def test_unknown_names_and_places(tmp_path):
   with pytest.raises(DataError, match="'ml-2' is not one of ml-100k, ml-1m"):
     catalog.load('ml-2')
+  with pytest.raises(DataError, match='name is a dict, but must be one of ml-'):
+    catalog.load({'me': {'50': 5}})
   with pytest.raises(DataError, match=r'data_dir=.*gone is not a directory'):
     catalog.fetch('ml-1m', data_dir=tmp_path / 'gone')
 

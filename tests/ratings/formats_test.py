@@ -501,6 +501,7 @@ CLICKS = [(7, 20, 1.0), (7, 3, 1.0), (12, 20, 1.0)]
     ('a.csv', '7,20\n7,3\n12,20\n7,3\n', {}),  # again
     ('a.tsv', 'user_id\titem_id\n7\t20\n7\t3\n12\t20\n', {}),
     ('a.csv', 'user,item,play_count\n7,20,9\n7,3,1\n12,20,2\n', {}),
+    ('a.csv', 'customer_id,sku,quantity\n7,20,9\n7,3,1\n12,20,2\n', {}),
     ('a.csv', 'user,item,timestamp\n7,20,5\n7,3,6\n12,20,7\n', {}),
     ('a.inter', 'user_id:token\titem_id:token\n7\t20\n7\t3\n12\t20\n', {}),
     ('a.csv', PLAIN, {'max_count': 1}),
@@ -533,6 +534,12 @@ def test_names_of_ids_are_no_header(save):
 def test_ratings_say_more_than_counts(save):
   path = save('user,item,rating,plays,views\n7,20,3,1,1\n7,3,4.5,1,1\n')
   assert not formats.read(path, scale=SCALE).clicks
+
+
+def test_stars_that_are_taken_for_counts_are_noticed(save):
+  path = save('user,item,rating\n7,20,3\n7,3,1\n')
+  with pytest.warns(UserWarning, match='table.txt: ratings are read as counts'):
+    assert formats.read(path, max_count=1).clicks
 
 
 @pytest.mark.parametrize('format', writing.WRITE_FORMATS)

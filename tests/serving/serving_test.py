@@ -285,6 +285,9 @@ def test_similar_items_are_by_cosine_without_biases(model):
   # Nothing is known of d.
   assert [r.item for r in models.similar_items(model, k=1)] == ['a', 'b', 'c']
   assert models.similar_items(model, 'd') == []
+  # Few people rated b.
+  rare = model._replace(number=np.array([900.0, 2, 900, 900], np.float32))
+  assert [r.similar for r in models.similar_items(rare, 'a')] == ['c', 'b']
   with pytest.raises(ValueError, match="item 'z' is not in the model"):
     models.similar_items(model, ['z'])
 
