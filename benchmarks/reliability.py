@@ -158,7 +158,7 @@ def disturbed(
   *,
   seeded: bool,
   overwrite: bool,
-) -> tuple[dict[str, float], list[str]]:
+) -> tuple[dict[str, int], list[str]]:
   """Counts of a run that is killed and repeated, and what did not hold."""
   place.mkdir()
   folder, begun, old = place / 'run', time.monotonic(), None

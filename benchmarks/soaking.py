@@ -14,6 +14,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -113,7 +114,7 @@ def _train(name, variant, tables, folder, rng: random.Random) -> str:
   """Trains, serves, writes, reads and folds in."""
   spec = plans.SPECS[name]
   known = selection.fields(spec)
-  settings = {count: 2 for count in _COUNTS if count in known}
+  settings: dict[str, Any] = {c: 2 for c in _COUNTS if c in known}
   if 'epsilon' in known:
     settings['epsilon'] = rng.uniform(0.5, 4)
   ratings = rng.choice(tables)
