@@ -6,7 +6,7 @@
 With --kills, `python -m launch.train` is killed (SIGKILL) at a random moment
 between the opening of its folder and its end, sometimes twice, and repeated
 until it ends: with a seed, which must come to the bits of a run that nobody
-disturbed, or with a ledger that has room for one charge. Every third run has
+disturbed, or with a ledger that has room for one charge. A third of runs have
 --overwrite, and a finished run to replace. With --forked its processes are
 forks of this one, which has made the imports: most of a short run's time.
 
@@ -114,7 +114,7 @@ def kills(
   end = time.monotonic() + 60 * (_MINUTES.value or math.inf)
   while counts['all', 'kills'] < number and time.monotonic() < end:
     name = systems[run % len(systems)]
-    seeded, overwrite = bool(run // len(systems) % 2), run % 3 == 0
+    seeded, overwrite = bool(run // len(systems) % 2), rng.random() < 1 / 3
     place = folder / str(run)
     found, told = disturbed(
       name, ratings, place, whole[name], rng, seeded=seeded, overwrite=overwrite
@@ -158,7 +158,7 @@ def disturbed(
   *,
   seeded: bool,
   overwrite: bool,
-) -> tuple[dict[str, float], list[str]]:
+) -> tuple[dict[str, int], list[str]]:
   """Counts of a run that is killed and repeated, and what did not hold."""
   place.mkdir()
   folder, begun, old = place / 'run', time.monotonic(), None
