@@ -9,6 +9,10 @@ rating of; relevant are held-out ratings in the upper third of the scale (4 and
 items. One interaction is protected at delta 1e-6, or one user at delta 1e-5.
 Beside each row is noisy popularity at the same budget (rank 0). Popularity
 counts training ratings; it, `ease` and `als` are not private.
+
+Two lines after each data set say whether lists are anywhere below noisy
+popularity by more than noise, and whether more epsilon is anywhere worse. If
+so, the exit code is 1; targets that are missed are only printed.
 """
 
 from __future__ import annotations
@@ -56,18 +60,57 @@ _EPSILONS: dict[Unit, tuple[float, ...]] = {
 }
 # What the best model that is not private is to reach.
 _NOT_PRIVATE = {'ml-100k': 0.39, 'ml-1m': 0.385}
+_DATASETS = [
+  'ml-100k', 'ml-1m', 'netflix-slice', 'anime-slice', 'jester-1',
+  'synthetic-small', 'synthetic-100k',
+]  # fmt: skip
+# What means of seeds may be below others by.
+_LESS = 0.003
 
 
 def main(argv: Sequence[str]) -> int:
   del argv
   figures: dict[str, dict[str, Any]] = {}
+  violated = False
+  flags.FLAGS.set_default('datasets', _DATASETS)  # where none are given
   for name, _, splits in split_datasets():
     rows = figures[name] = {}
     for label, values, target in rows_of(name, splits):
       rows[label] = {'ndcg@10': values, 'target': target}
       tqdm.tqdm.write(line(name, label, values, target))
       write(figures)
-  return 0
+    for statement, found in verdicts(
+      {label: row['ndcg@10'] for label, row in rows.items()}
+    ).items():
+      violated |= bool(found)
+      said = f'VIOLATED: {"; ".join(found)}' if found else 'holds'
+      tqdm.tqdm.write(f'{name}  {statement}: {said}')
+  return int(violated)
+
+
+def verdicts(rows: dict[str, list[float]]) -> dict[str, list[str]]:
+  """What must hold -> the rows for which it does not."""
+  below, worse = [], []
+  for unit in DELTA:
+    before = None
+    for label, values in rows.items():
+      noisy = rows.get(_noisy(label))
+      if not label.startswith(f'one {unit},') or noisy is None:
+        continue
+      more = np.subtract(values, noisy)
+      noise = (
+        2 * np.std(more, ddof=1) / len(more) ** 0.5 if more[1:].size else 0
+      )
+      if np.mean(more) < -(_LESS + noise):
+        below.append(f'{label} by {-np.mean(more):.4f}')
+      mean = float(np.mean(values))
+      if before is not None and mean < before - _LESS:
+        worse.append(f'{label} by {before - mean:.4f}')
+      before = mean
+  return {
+    'never below noisy popularity by more than noise': below,
+    f'more epsilon is never worse by more than {_LESS}': worse,
+  }
 
 
 def rows_of(
@@ -96,7 +139,12 @@ def rows_of(
         if rank is None:
           yield label, values, targets.get(epsilon)
         else:
-          yield f'{label}, noisy popularity', values, None
+          yield _noisy(label), values, None
+
+
+def _noisy(label: str) -> str:
+  """The label of noisy popularity beside `label`."""
+  return f'{label}, noisy popularity'
 
 
 def line(

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
   )
   from dpmf_jax.ratings.catalog import load as load
   from dpmf_jax.ratings.formats import read as read
+  from dpmf_jax.ratings.splits import hold_out_last as hold_out_last
   from dpmf_jax.ratings.splits import random_split as random_split
   from dpmf_jax.ratings.synthetic import synthetic as synthetic
   from dpmf_jax.ratings.table import Ratings as Ratings
@@ -127,7 +128,7 @@ _NAMES = {
   'keys': 'random_key',
   'ratings.catalog': 'load',
   'ratings.formats': 'read',
-  'ratings.splits': 'random_split',
+  'ratings.splits': 'hold_out_last random_split',
   'ratings.synthetic': 'synthetic',
   'ratings.table': (
     'Ratings from_arrays from_csr from_dataframe with_public_ids'

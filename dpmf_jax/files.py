@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +16,19 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 import tree
+
+_MAX_JSON = 2**30  # bytes
+_MAX_DEPTH = 64
+_HALF = re.compile('[\ud800-\udfff]')  # of what JSON writes as two
+_JSON_NAMES = {
+  dict: 'an object',
+  list: 'a list',
+  str: 'a string',
+  int: 'a number',
+  float: 'a number',
+  bool: 'a truth value',
+  type(None): 'null',
+}
 
 
 @contextlib.contextmanager
@@ -94,16 +109,65 @@ def write_json(path: str | Path, value: Any, **options) -> None:
   write_bytes(path, (text + '\n').encode(), **options)
 
 
-def read_json(path: str | Path) -> Any:
-  """The value in a JSON file; ValueError names the file if it is broken."""
+def read_json(path: str | Path, kind: type = dict) -> Any:
+  """The dict in a JSON file, or the list; ValueError names a broken file."""
+  path = Path(path)
+  size = path.stat().st_size
+  if size > _MAX_JSON:
+    raise ValueError(f'{path}: has {size} bytes of JSON, at most {_MAX_JSON}')
+  return parsed_json(path.read_bytes(), str(path), kind)
+
+
+def parsed_json(text: str | bytes, where: str, kind: type = dict) -> Any:
+  """The dict in JSON text, or the list; ValueError that begins with `where`.
+
+  There is nothing in it that `write_json` would not write, and that readers
+  would have to look out for: no infinity and no NaN, no integer beyond 64 bits,
+  no half of a character, and nothing nested deeply.
+  """
   try:
-    return json.loads(Path(path).read_text(encoding='utf-8'))
+    text = text if isinstance(text, str) else text.decode('utf-8')
+    value = json.loads(text)
   except json.JSONDecodeError as error:
-    raise ValueError(f'{path}, line {error.lineno}: {error.msg}') from None
-  except UnicodeDecodeError:
-    raise ValueError(f'{path} is not UTF-8 text') from None
+    raise ValueError(f'{where}, line {error.lineno}: {error.msg}') from None
+  except UnicodeDecodeError as error:
+    raise ValueError(
+      f'{where}: is not UTF-8 text, at byte {error.start}'
+    ) from None
   except RecursionError:
-    raise ValueError(f'{path} is nested too deeply') from None
+    raise ValueError(
+      f'{where}: is nested more than {_MAX_DEPTH} deep'
+    ) from None
+  except ValueError:  # of more digits than Python converts
+    raise ValueError(f'{where}: has an integer beyond 64 bits') from None
+  if not isinstance(value, kind):
+    wanted = 'an object' if kind is dict else 'a list'
+    raise ValueError(
+      f'{where}: is {_JSON_NAMES[type(value)]} in JSON, not {wanted}'
+    )
+  _check_json(value, where)
+  return value
+
+
+def _check_json(value: Any, where: str) -> None:
+  """Raises ValueError for what `parsed_json` refuses; does not recurse."""
+  stack = [(value, 1)]
+  while stack:
+    value, depth = stack.pop()
+    if depth > _MAX_DEPTH:
+      raise ValueError(f'{where}: is nested more than {_MAX_DEPTH} deep')
+    if isinstance(value, dict):
+      stack.extend((part, depth + 1) for pair in value.items() for part in pair)
+    elif isinstance(value, list):
+      stack.extend((part, depth + 1) for part in value)
+    elif isinstance(value, str):
+      if not value.isascii() and _HALF.search(value):
+        raise ValueError(f'{where}: has half of a character, {value[:40]!a}')
+    elif isinstance(value, float):
+      if not math.isfinite(value):
+        raise ValueError(f'{where}: {value} is not finite')
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+      raise ValueError(f'{where}: has an integer beyond 64 bits')
 
 
 def named_leaves(structure: Any) -> dict[str, np.ndarray]:

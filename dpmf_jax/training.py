@@ -87,7 +87,7 @@ def fit(
     done, state = start or (0, system.init(init_key, data))
   if not 0 <= done <= system.steps:
     raise ValueError(f'start at step {done}, but there are {system.steps}')
-  block = report_every or system.steps
+  block = system.steps if report_every is None else report_every
   if not isinstance(block, int) or block < 1:
     raise ValueError(f'report_every={report_every!r} must be at least 1')
   state = put_replicated(state, data.by_user.mesh)

@@ -1,8 +1,10 @@
-"""Every row of docs/misuse.md: a call that is wrong, and the line it gets."""
+"""Every row of docs/misuse.md: what is wrong, and the line it gets."""
 
 import re
+import shutil
 from pathlib import Path
 
+import bad_inputs
 import jax
 import jax.numpy as jnp
 import optax
@@ -15,7 +17,14 @@ from dpmf_jax.mechanisms import response
 from dpmf_jax.ratings.specification import with_epsilon
 
 PAGE = Path(__file__).resolve().parents[1] / 'docs' / 'misuse.md'
-ROWS = re.findall(r'^\| `(.+)` \| (.+) \|$', PAGE.read_text(), re.M)
+CALLS, COMMANDS = PAGE.read_text().split('## Files and flags')
+ROWS = re.findall(r'^\| `(.+)` \| (.+) \|$', CALLS, re.M)
+BAD_INPUTS = re.findall(r'^\| `(.+)` \| `(.+)` \| (.+) \|$', COMMANDS, re.M)
+# A process each: some of them every time.
+SOME = [
+  pytest.param(*row, marks=[pytest.mark.slow] if number % 8 else [])
+  for number, row in enumerate(BAD_INPUTS)
+]
 
 
 @pytest.fixture(scope='module')
@@ -47,6 +56,7 @@ def names(small_ratings):
 
 def test_the_page_has_rows():
   assert len(ROWS) >= 15
+  assert len(BAD_INPUTS) >= 60
 
 
 @pytest.mark.parametrize(('call', 'line'), ROWS)
@@ -54,6 +64,25 @@ def test_it_is_refused_in_that_line(names, call, line):
   with pytest.raises((ValueError, TypeError)) as caught:
     eval(call, names)
   assert str(caught.value) == line
+
+
+@pytest.fixture(scope='module')
+def prepared(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('misuse') / 'prepared'
+  bad_inputs.prepare(folder)
+  return folder
+
+
+@pytest.mark.parametrize(('before', 'command', 'line'), SOME)
+def test_a_script_says_it_in_that_line(
+  prepared, tmp_path, before, command, line
+):
+  folder = tmp_path / 'here'
+  shutil.copytree(prepared, folder)
+  done = bad_inputs.run(folder, before, command)
+  assert done.stderr == f'{line}\n'
+  assert done.returncode == (1 if line.startswith('refused: ') else 2)
+  assert not (folder / 'out' / 'certificate.json').exists()
 
 
 def test_a_name_of_two_digits_is_one_user(names, small_ratings):

@@ -81,7 +81,7 @@ def test_each_step_has_noise_of_its_own(system, small_ratings):
   assert len(set(norms)) == 11
 
 
-@pytest.mark.parametrize('every', [-1, 1.5, '2'])
+@pytest.mark.parametrize('every', [0, -1, 1.5, '2'])
 def test_report_every_must_be_positive(system, small_ratings, every):
   with pytest.raises(ValueError, match=f'^report_every={every!r} must be'):
     fit(

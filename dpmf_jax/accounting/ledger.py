@@ -22,7 +22,7 @@ the disk, and noise is drawn only after `spend` has returned:
   one serialisable transaction (`ledger_database`).
 - A run that is started again with the same `entry_id` is charged once. The id
   must be kept next to the key of the noise and go wherever that goes: the
-  same key draws the same noise, so there is one release (see `runs.py`).
+  same key draws the same noise, so there is one release (see `runs`).
 - Rows are a chain: what was altered, removed or moved is named, and nothing is
   spent until the curator has looked (`ledger_rows` says what goes unnoticed).
 

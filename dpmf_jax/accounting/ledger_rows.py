@@ -7,7 +7,7 @@ or moved, and none put between others, without all hashes after it changing.
 
 What a chain cannot show: that its last rows were cut off, or that whoever owns
 the database wrote all of it anew. Both change the hash of the last row, which
-can be noted elsewhere (`ledger.check_head`).
+can be noted elsewhere (`ledger.report` looks for it).
 """
 
 from __future__ import annotations

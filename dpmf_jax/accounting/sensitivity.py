@@ -137,23 +137,17 @@ def interaction_sensitivity(full_profile: float) -> float:
   n = ||r||. With N = `full_profile`, y = r / max(n, sqrt(N)), and z = q /
   max(n, ||q||), q = sum of r_i e_i with public ||e_i|| <= 1.
 
-  Privacy: one interaction more turns n into n' = sqrt(n^2 + p^2), p <= 1. Its
-  own row of the term, which was 0, is at most p / sqrt(N). All other rows
-  together move by at most p / sqrt(N) times b, where b^2 = 1 + 2 / sqrt(N) if
-  n' is above sqrt(N), and else b = c (1 + (1 - c) / s) with c = n / n' and s =
-  p / n'; docs/privacy.md has the proof. With t = tan of half the angle,
-  c = (1 - t^2) / (1 + t^2) and (1 - c) / s = t, for t in [0, 1]: the largest
-  value on a grid, and what the function, whose slope is below 3, can gain
-  between two points of it.
+  Privacy: sqrt(2 / N), which no smaller number would do for. One interaction
+  more, r_i = t, turns n into n' = sqrt(n^2 + t^2). Its own row of the term,
+  which was 0, is at most t / sqrt(N), and all other rows together move by about
+  as much where nothing is clipped; where something is, one of the two is
+  shorter for what the other is longer. docs/privacy.md, section 17, item 3, has
+  the proof that their squares never sum to more than 2 t^2 / N.
   """
   full_profile = checked_number('full_profile', full_profile)
   if not full_profile >= 1:
     raise ValueError(f'full_profile={full_profile!r} must be at least 1')
-  steps = 2**14
-  grid = (k / steps for k in range(steps + 1))
-  small = max((1 - t * t) / (1 + t * t) * (1 + t) for t in grid) + 3 / steps
-  large = (1 + 2 * full_profile**-0.5) ** 0.5
-  return math.hypot(1.0, max(small, large)) / full_profile**0.5
+  return (2 / full_profile) ** 0.5
 
 
 def split_noise_multiplier(

@@ -28,10 +28,11 @@ def move_epsilon(move: int, bits: int) -> float:
 
 
 def largest_move(epsilon: float, bits: int) -> int:
-  """The largest M with `move_epsilon(M, bits)` <= epsilon."""
+  """The largest M with `move_epsilon(M, bits)` <= epsilon, up to 2^32."""
   if not 1 <= bits <= MAX_SHARE_BITS:
     raise ValueError(f'{bits=} must be in 1..{MAX_SHARE_BITS}')
-  most = math.floor(epsilon / -math.log1p(-(2.0**-bits))) + 1
+  # Beyond, floats have no digits left to count down in, and sums no room.
+  most = min(math.floor(epsilon / -math.log1p(-(2.0**-bits))) + 1, 2**32)
   while most > 0 and move_epsilon(most, bits) > epsilon:
     most -= 1
   return most

@@ -29,7 +29,7 @@ class Record(NamedTuple):
 def records(path: pathlib.Path = FILE) -> tuple[Record, ...]:
   """All that was found so far."""
   made = []
-  for entry in read_json(path):
+  for entry in read_json(path, list):
     settings = dict(entry['settings'])
     settings['scale'] = tuple(settings['scale'])
     tables = neighbours(entry['first'], entry['second'], settings['scale'])
@@ -74,7 +74,7 @@ def settings_for(record: Record, variant: str) -> dict[str, Any] | None:
 
 def add(record: Record, path: pathlib.Path = FILE) -> None:
   """Writes the record to the file, after those that are there."""
-  entries = read_json(path) if path.exists() else []
+  entries = read_json(path, list) if path.exists() else []
   entries.append(
     {
       'name': record.pair.name,

@@ -34,7 +34,7 @@ ENTROPY, SEED, CALLER = (
   'fixed seed',
   'given by the caller',
 )
-_SOURCES = {
+SOURCES = {
   ENTROPY: 'no file with the key is left when the run ends',
   SEED: 'FOR EXPERIMENTS ONLY: whoever knows or guesses the seed can remove '
   'the noise',
@@ -121,7 +121,7 @@ def randomness(source: str, generator: str) -> dict[str, Any]:
     'source': source,
     'generator': generator,
     'valid_for_release': source == ENTROPY,
-    'note': _SOURCES[source],
+    'note': SOURCES[source],
   }
 
 
@@ -308,7 +308,14 @@ def _check_epsilon(document: dict[str, Any]) -> None:
 
 def check_files(folder: Path, document: Mapping[str, Any]) -> None:
   """Raises ValueError where a file in `folder` is not the certificate's."""
-  for name, digest in document.get('files', {}).items():
+  named = document.get('files', {})
+  if not isinstance(named, dict):
+    raise ValueError(f"{folder / 'certificate.json'}: 'files' is no object")
+  for name, digest in named.items():
+    if name != Path(name).name:  # a certificate has no say beyond its folder
+      raise ValueError(
+        f'{folder / "certificate.json"}: {name[:80]!r} is no name of a file'
+      )
     path = folder / name
     if path.is_file() and files.sha256(path) != digest:
       raise ValueError(

@@ -172,7 +172,9 @@ def attach(ratings: Ratings, *, path: str | None, **layout: Any) -> Ratings:
     assert path is not None  # see `check`
     return specification.from_column(ratings, path, _COLUMN.value, **layout)
   if _FILE.value is not None:
-    return specification.from_user_table(ratings, _table(_FILE.value))
+    return specification.from_user_table(
+      ratings, _table(_FILE.value), _FILE.value
+    )
   if _SPECIFICATION.value == 'fractions':
     return specification.from_fractions(
       ratings, seed=_SEED.value, **_fractions()

@@ -193,7 +193,9 @@ _RANKING_K = flags.DEFINE_list(
 _RANKING_THRESHOLD = flags.DEFINE_float(
   'ranking_threshold',
   None,
-  'The least rating that counts as relevant in these; all by default.',
+  'The least rating that counts as relevant in these. By default all do, or '
+  'those in the upper third of the scale where a ranking is learned from '
+  'ratings.',
 )
 
 _LEDGER = flags.DEFINE_string(

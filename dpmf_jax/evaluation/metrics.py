@@ -65,11 +65,7 @@ def rmse(
     scale: predictions are clipped to this; that of the model or of the ratings
       by default.
   """
-  if isinstance(ratings, Ratings) and ratings.clicks:
-    raise ValueError(
-      f'{ratings.name} has clicks, and no ratings to be wrong about: use '
-      'ranking_metrics'
-    )
+  _check_rated(ratings)
   model = getattr(model, 'model', model)
   if isinstance(model, Model):
     scale = scale or model.scale
@@ -90,6 +86,14 @@ def rmse(
     ratings = put_rows(rows(*index, ratings.value, *sizes, side='user'))
   _check_sides(model, ratings)
   return float(release_rmse(model, ratings, scale))
+
+
+def _check_rated(ratings: Any) -> None:
+  if isinstance(ratings, Ratings) and ratings.clicks:
+    raise ValueError(
+      f'{ratings.name} has clicks, and no ratings to be wrong about: use '
+      'ranking_metrics'
+    )
 
 
 def _with_ids_of(model: Model, ratings: Ratings) -> Ratings:
@@ -198,8 +202,9 @@ def baselines(train: Ratings, test: Ratings) -> dict[str, float]:
 
   Users or items without training ratings get the global mean.
   """
-  check_ratings(train, 'train')
-  check_ratings(test, 'test')
+  for role, ratings in (('train', train), ('test', test)):
+    check_ratings(ratings, role)
+    _check_rated(ratings)
   mean = float(np.mean(train.value, dtype=np.float64))
 
   def side_mean(index, size, at):

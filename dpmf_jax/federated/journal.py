@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dpmf_jax import files
 from dpmf_jax.federated import messages
 
 Log = Callable[..., None]
@@ -66,16 +67,25 @@ def journal(folder: str | Path, *, transcript: bool = False) -> Journal:
 
 def read_log(folder: str | Path) -> list[dict[str, Any]]:
   """The lines of a log."""
-  text = (Path(folder) / 'log.jsonl').read_text(encoding='utf-8')
-  return [json.loads(line) for line in text.splitlines()]
+  path = Path(folder) / 'log.jsonl'
+  return [
+    files.parsed_json(line, f'{path}, line {number}')
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1)
+  ]
 
 
 def read_transcript(folder: str | Path) -> Iterator[tuple[str, int, bytes]]:
   """(direction, peer, bytes) of every message that was kept."""
-  content = (Path(folder) / 'transcript.bin').read_bytes()
+  path = Path(folder) / 'transcript.bin'
+  content = path.read_bytes()
   place = 0
   while place < len(content):
-    sent, peer, size = _RECORD.unpack_from(content, place)
+    whole = len(content) >= place + _RECORD.size
+    sent, peer, size = (
+      _RECORD.unpack_from(content, place) if whole else (0, 0, 0)
+    )
+    if not whole or len(content) < place + _RECORD.size + size:
+      raise ValueError(f'{path}: is cut off in the message at byte {place}')
     place += _RECORD.size
     yield ('sent' if sent else 'received'), peer, content[place : place + size]
     place += size

@@ -13,6 +13,7 @@ import numpy as np
 
 from dpmf_jax import files
 from dpmf_jax.plans import SPECS
+from dpmf_jax.ratings.ids import id_array
 
 CONFIGS = {name: SPECS[name].config for name in ('sdmf', 'untrusted_pmf')}
 RUN_BYTES = 16
@@ -166,8 +167,17 @@ def read_plan(path: str | Path) -> Plan:
   """The plan in a file; ValueError where it is none."""
   fields = files.read_json(path)
   try:
-    nodes = tuple(Node(**node) for node in fields.pop('nodes'))
-    ids = tuple(fields.pop('item_ids'))
-    return Plan(nodes=nodes, item_ids=ids, **fields)
-  except (TypeError, KeyError, AttributeError) as error:
+    nodes = tuple(_node(node) for node in fields.pop('nodes'))
+    ids = tuple(id_array(fields.pop('item_ids'), 'item_ids').astype(str))
+    return Plan(nodes=nodes, item_ids=tuple(map(str, ids)), **fields)
+  except (TypeError, KeyError, AttributeError, ValueError) as error:
     raise ValueError(f'{path} is not a plan: {error}') from None
+
+
+def _node(fields: dict[str, Any]) -> Node:
+  node = Node(**fields)
+  if not all(isinstance(n, int) and 0 <= n < 2**31 for n in node[:2]):
+    raise ValueError(f'first={node.first!r} and size={node.size!r} of a node')
+  if not isinstance(node.key, str):
+    raise ValueError(f'key={node.key!r} of a node must be text')
+  return node

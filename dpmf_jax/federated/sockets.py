@@ -42,9 +42,10 @@ def serve(path: str | Path, handle: Callable[[bytes], bytes]) -> None:
     os.umask(mask)
   with listening:
     while True:
-      # Who asked may have gone away: the answer is kept for the next time.
+      # Who asked may have gone away: the answer is kept for the next time. Or
+      # they say that more follows than there is memory for.
       with (
-        contextlib.suppress(OSError, EOFError),
+        contextlib.suppress(OSError, EOFError, MemoryError),
         listening.accept() as link,
       ):
         _give_up_after(link, _STALLED)

@@ -68,51 +68,51 @@ def profiles(
   bits = _SUM_BITS - max(len(scale) - 1, 1).bit_length()
   if bits < 4:
     raise ValueError(f'{len(scale)} items are too many: at most 2^26')
-  unit, width = 2.0**-bits, table.shape[1]
+  spacing, width = 2.0**-bits, table.shape[1]
 
   def slice_sums(chunk: Chunk, counted):
     entries, g = chunk.column
     r = jnp.where(chunk.mask, counts(chunk.value, counted) * g, 0.0)
-    square = jnp.ceil(r * r / unit * (1 + 2.0**-20))
-    square = jnp.minimum(square, 1 / unit)  # as r is at most 1
-    parts = r[..., None] * entries[..., :width] / unit
+    square = jnp.ceil(r * r / spacing * (1 + 2.0**-20))
+    square = jnp.minimum(square, 1 / spacing)  # as r is at most 1
+    parts = r[..., None] * entries[..., :width] / spacing
     both = jnp.concatenate([square[..., None], parts], axis=-1)
     return both.astype(jnp.int32).sum(axis=1)  # cuts towards zero
 
   sums = sum_over_slices(
     slice_sums, rows, (pad_rank(table), scale), (), counted
   )
-  floats = sums.astype(jnp.float32) * unit
+  floats = sums.astype(jnp.float32) * spacing
   return Profiles(floats[:, 0], floats[:, 1:])
 
 
 def item_sums(
-  rows: Rows, scale: jax.Array, sent: jax.Array, counted: Counted, unit
+  rows: Rows, scale: jax.Array, sent: jax.Array, counted: Counted, spacing
 ) -> jax.Array:
-  """Sums [I, D] of r_i times what the item's users send, int32 in `unit`.
+  """Sums [I, D] of r_i times what the item's users send, int32 in `spacing`.
 
   Args:
     rows: by item.
     scale: [I] g, in [0, 1].
     sent: [U, D].
     counted: how ratings count.
-    unit: [] of the result; all users together stay below 2^30 of it.
+    spacing: [] of the result; all users together stay below 2^30 of it.
 
   Privacy: a user adds r_i times their row to each item i of theirs, cut towards
-  zero to whole units entry by entry, and changes no other term. A row with
+  zero to whole spacings entry by entry, and changes no other term. A row with
   an entry that is no number counts as 0 there.
   """
   width = sent.shape[1]
   sent = jnp.where(jnp.isfinite(sent), sent, 0.0)
 
-  def slice_sums(chunk: Chunk, counted, unit):
+  def slice_sums(chunk: Chunk, counted, spacing):
     r = counts(chunk.value, counted) * chunk.row[:, None]
     r = jnp.where(chunk.mask, r, 0.0)
-    terms = r[..., None] * (chunk.column[..., :width] / unit)
+    terms = r[..., None] * (chunk.column[..., :width] / spacing)
     return terms.astype(jnp.int32).sum(axis=1)  # cuts towards zero
 
   return sum_over_slices(
-    slice_sums, rows, pad_rank(sent), scale, counted, jnp.float32(unit)
+    slice_sums, rows, pad_rank(sent), scale, counted, jnp.float32(spacing)
   )
 
 

@@ -28,17 +28,20 @@ MAX_BITS = 20
 LAST_WEIGHT = 3.0
 # Noise of rounds is so much larger along popularity, in variance, which is
 # known from the first release: users who are like it may then add more.
-ALONG = 3.0
+ALONG = 15.0
+# But not more than so many times what they may add without it.
+MOST_ALONG = 2.0
 # So many draws of a step a user can move at most; `check_size` sees to it.
 MAX_DRAWS = 2**20
 # What is known of float32 where users' terms are computed; see `sensitivities`.
 _ROUNDING = 1e-4
 # The rule of `resolved`, chosen on MovieLens; see docs/results.md.
-_MIN_STRENGTH = 220.0
-_RATING_STRENGTH = 1 / 1.8
-_KEPT = 4.57, 0.55
-_FACTORS = 33.0, 1.3
-_POWERS = 0.1, 0.35
+_MIN_STRENGTH = 240.0
+_RATING_STRENGTH = 0.372
+_KEPT = 0.5, 0.4, 0.45  # times powers of the number of items and of strength
+_FACTORS = 4, 120.0  # at least, and one for each so much strength
+_ITEMS_OF_FACTORS = 28.0, 1.3  # at most a power of kept items over this
+_POWERS = 0.05, 0.35
 _POPULARITY = 0.1, 0.33
 _POPULARITY_STRENGTH = 50.0
 
@@ -61,7 +64,8 @@ class RankingMFConfig:
     popularity_share: Part of the squared privacy loss spent on popularity.
     least_weight: What an interaction with the lowest rating counts; more for
       higher ones, up to 1. 1 where ratings mean nothing, as for clicks.
-    liked_from: Part of the scale from which on an interaction counts 1.
+    liked_from: Part of the scale from which on an interaction counts 1. At
+      home users weigh theirs up to the top of the scale.
     popularity_power: Items count in users' profiles as their popularity to the
       power of minus this.
     full_profile: By rating: users with fewer than so many interactions weigh
@@ -88,7 +92,7 @@ class RankingMFConfig:
   popularity_power: float | None = declare.setting(
     default=None, minimum=0, maximum=1
   )
-  full_profile: float = declare.setting(default=75.0, minimum=1, maximum=1e4)
+  full_profile: float = declare.setting(default=150.0, minimum=1, maximum=1e4)
   lattice_bits: int | None = declare.setting(
     default=None, minimum=4, maximum=MAX_BITS
   )
@@ -100,7 +104,13 @@ class RankingMFConfig:
         f'scale={self.scale!r} must be within 64 widths of 0, for float32: '
         'shift the ratings'
       )
-    plan(self)  # raises for an epsilon that no noise gives
+    _event(self)  # raises for an epsilon that no noise gives
+    plan(self)
+
+  @property
+  def pure(self) -> bool:
+    """Whether one interaction moves one number, once: Laplace is less noise."""
+    return self.unit == 'rating' and self.rank == 0
 
 
 def resolved(
@@ -123,8 +133,9 @@ def resolved(
   strength = gain * mu * num_users
   rank, kept = config.rank, config.kept_items
   if kept is None:
-    few, power = _KEPT
-    kept = max(round(few * strength**power), 1 + (rank or 0))
+    few, by_items, power = _KEPT
+    kept = round(few * num_items**by_items * strength**power)
+    kept = max(kept, 1 + (rank or 0))
     kept = min(kept, MAX_KEPT, num_items)
   if kept > num_items:
     raise ValueError(
@@ -132,8 +143,10 @@ def resolved(
       'items; use a smaller one or leave it open'
     )
   if rank is None:
-    few, power = _FACTORS
-    rank = max(round((kept / few) ** power), 2)
+    few, each = _FACTORS
+    many, power = _ITEMS_OF_FACTORS
+    most = min(strength / each, (kept / many) ** power)
+    rank = max(few, round(most))
     rank = 0 if strength < _MIN_STRENGTH else min(rank, MAX_RANK, kept - 1)
   if rank >= kept:
     raise ValueError(
@@ -148,7 +161,7 @@ def resolved(
   power = config.popularity_power
   if power is None:
     least, most = _POWERS
-    power = 0.12 + 0.1 * math.log10(strength / 300)
+    power = 0.06 + 0.15 * math.log10(strength / 300)
     power = round(min(max(least, power), most), 2)
   used = replace(
     config,
@@ -187,7 +200,7 @@ def check_size(config: RankingMFConfig, num_users: int, num_items: int) -> None:
     )
 
 
-def lattice_unit(config: RankingMFConfig) -> float:
+def lattice_spacing(config: RankingMFConfig) -> float:
   """What users' terms are rounded to, in rounds; see `largest_term`."""
   return largest_term(config) * 2.0 ** -cast(int, config.lattice_bits)
 
@@ -203,18 +216,17 @@ def sensitivities(config: RankingMFConfig) -> dict[str, float]:
   Privacy: docs/privacy.md has the proof, for integers. In exact arithmetic the
   sums of a round move by at most 1 (user), in the metric of their noise, or by
   `interaction_sensitivity` (rating), and popularity by 1. Each number of a
-  user's terms is cut towards zero to whole units, which moves it by up to one
-  more, of up to kept_items * rank numbers; those of popularity only become
-  smaller. `_ROUNDING` covers float32: a term is a product of few numbers that
-  are each wrong by less than 1e-6 of themselves.
+  user's terms is cut towards zero to whole spacings, which moves it by up to
+  one more, of up to kept_items * rank numbers; those of popularity only become
+  smaller. `_ROUNDING` covers float32: a term, whose norm is at most 1, is a
+  product of few numbers that are each wrong by less than 1e-6 of themselves.
   """
   numbers = cast(int, config.kept_items) * cast(int, config.rank)
-  cut = numbers**0.5 * lattice_unit(config)
+  cut = numbers**0.5 * lattice_spacing(config)
   if config.unit == 'user':
     return {'popularity': 1 + _ROUNDING, 'factors': 1 + _ROUNDING + cut}
   moved = interaction_sensitivity(config.full_profile)
-  # Both terms have norms of at most 1, and are wrong by a tenth of it.
-  return {'popularity': 1.0, 'factors': moved + _ROUNDING / 5 + cut}
+  return {'popularity': 1.0, 'factors': moved + _ROUNDING + cut}
 
 
 def _finest(config: RankingMFConfig, num_users: int) -> int:
@@ -226,7 +238,7 @@ def _finest(config: RankingMFConfig, num_users: int) -> int:
 
 
 def _event(config: RankingMFConfig) -> accounting.Gaussian:
-  """What all steps together spend."""
+  """What all steps together spend, if they are Gaussian."""
   steps, most = 1 + config.rounds, _most(config)
   return accounting.drawn_gaussian(
     lambda multiplier: (
@@ -277,18 +289,52 @@ def _multipliers(config: RankingMFConfig) -> list[float]:
 
 @functools.lru_cache
 def plan(config: RankingMFConfig) -> Plan:
-  """Noise of each step; without it where something is open (`resolved`).
+  """Noise of each step; without it where something is open (`resolved`)."""
+  if config.pure:
+    return _pure_plan(config)
+  return _open_plan(config) if is_open(config) else _factors_plan(config)
 
-  Privacy: with m the event's, the sum of 1/m_s^2 is less than 1/m^2.
+
+def _pure_plan(config: RankingMFConfig) -> Plan:
+  """Popularity, by rating, from the first step; the others do nothing."""
+  # With a larger one the ends of the noise would tell.
+  epsilon = min(config.epsilon, tails.max_l2_laplace_epsilon(1))
+  ends = tails.l2_laplace_uncovered(epsilon, 1)
+  declare.check_min_delta(config, ends)
+  multiplier = ROUNDED_UP / epsilon
+  scale = multiplier * ROUNDED_UP
+  said = (
+    f'weighted counts of items with Laplace noise of scale {scale:.6g}, once; '
+    'a single interaction moves one of them by at most 1'
+  )
+  return Plan(
+    guarantee=_guarantee(
+      config, accounting.L2Laplace(multiplier, 1, 1, ends), said, None
+    ),
+    steps=1 + config.rounds,
+    noise={'popularity': (scale,), 'factors': ()},
+    sensitivity={'popularity': 1.0},
+  )
+
+
+def _open_plan(config: RankingMFConfig) -> Plan:
+  """Privacy: of what `resolved` may choose.
+
+  By rating that may be Laplace noise or Gaussian, and all that is stated is
+  what holds for both: epsilon, but for delta.
   """
+  event: Any = _event(config)
+  if config.unit == 'rating' and config.rank is None:
+    event = accounting.Pure(config.epsilon, 1, config.delta)
+  said = (
+    'popularity, and factors as far as the numbers of users and items allow'
+  )
+  return Plan(_guarantee(config, event, said, None), 1 + config.rounds)
+
+
+def _factors_plan(config: RankingMFConfig) -> Plan:
+  """Privacy: with m the event's, the sum of 1/m_s^2 is less than 1/m^2."""
   event, steps = _event(config), 1 + config.rounds
-  if is_open(config):
-    said = (
-      'popularity, and factors as far as the numbers of users and items allow'
-    )
-    together = {'all steps together': event.noise_multiplier}
-    moved = dict.fromkeys(together, 1.0)
-    return Plan(_guarantee(config, event, said, None), steps, together, moved)
   multipliers, moved = _multipliers(config), sensitivities(config)
   kinds = ['popularity'] + ['factors' if config.rank else 'popularity'] * (
     config.rounds
@@ -340,7 +386,7 @@ _AT_HOME = (
 
 def _guarantee(
   config: RankingMFConfig,
-  event: accounting.Gaussian,
+  event: Any,
   mechanism: str,
   ends: Tails | None,
 ) -> Guarantee:

@@ -292,6 +292,8 @@ def optimizer(*, default: None, instead_of: str) -> Any:
   return setting(
     default,
     help=f'An optax transformation, instead of {instead_of}.',
+    holds=lambda given: hasattr(given, 'init') and hasattr(given, 'update'),
+    must='an optax transformation',
     flag=False,
   )
 

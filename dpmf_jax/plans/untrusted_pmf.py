@@ -145,7 +145,7 @@ def sizes_of(config: UntrustedPMFConfig) -> Sizes:
     count = most - label
   fits = count <= _MAX_COUNT_SIZE and label <= _MAX_LABEL_SIZE
   if min(count, label) < 1 or not fits:
-    fewer = 'more' if fits else 'fewer'
+    fewer = 'more' if fits else 'a smaller epsilon, or fewer'
     raise ValueError(
       f'noise_bits={config.noise_bits} makes {count} units of counts and '
       f'{label} of labels at epsilon={config.epsilon}; use {fewer} bits'

@@ -10,17 +10,20 @@ import dataclasses
 import hashlib
 import os
 import pathlib
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from dpmf_jax.ratings import tokens
 from dpmf_jax.ratings.formats import check_users_once, read_user_table
-from dpmf_jax.ratings.ids import DataError, places
+from dpmf_jax.ratings.ids import DataError, Where, places
 from dpmf_jax.ratings.table import Ratings
 
 StrPath = str | os.PathLike[str]
 
+# A user's features may be so many times as large as the usual.
+_MOST_UNUSUAL = 1e6
 # Of MovieLens, in the order of the flags in u.item.
 GENRES = (
   'unknown', 'Action', 'Adventure', 'Animation', "Children's", 'Comedy',
@@ -153,9 +156,29 @@ def read_user_features(
     )
   features = np.empty((ratings.num_users, value.shape[1]))
   features[place[known]] = value[known]
-  largest = np.linalg.norm(value, axis=1).max() or 1.0
+  largest = _largest_norm(value, table.where)
   constant = np.ones((ratings.num_users, 1))
   return np.hstack([constant, features / largest]) * 0.5**0.5
+
+
+def _largest_norm(value: np.ndarray, where: Where) -> float:
+  """Of rows [N, D]; DataError where next to nothing would be left of most."""
+  # Squares of what is large or small are not finite, or zero.
+  peak = np.abs(value).max(axis=1, initial=0.0)
+  some = np.where(peak > 0, peak, 1.0)[:, None]
+  norms = peak * np.linalg.norm(value / some, axis=1)
+  if not norms.any():
+    return 1.0
+  usual = np.median(norms[norms > 0])
+  if norms.max() > _MOST_UNUSUAL * usual:
+    raise DataError(
+      f'{where(int(norms.argmax()))}: these features have norm '
+      f'{norms.max():.3g}, where most have {usual:.3g}; all are divided by the '
+      'largest, so that nothing would be left of the others: correct it'
+    )
+  with np.errstate(over='ignore'):
+    plain = np.linalg.norm(value, axis=1).max()
+  return float(plain if 0 < plain < np.inf else norms.max())
 
 
 def _table(ids, known, width: int, folder, role: str) -> np.ndarray:
@@ -178,8 +201,10 @@ def _users(
   for where, (key, *cells) in _lines(path, delimiter, 5):
     known = dict(zip(order, cells, strict=False))
     age, gender, work = (known[letter] for letter in 'ago')
-    if not age.isdigit() or int(age) < 1 or gender not in GENDERS:
-      raise DataError(f'{where}: age {age!r} or gender {gender!r} is not known')
+    if not re.fullmatch('[1-9][0-9]{0,2}', age) or gender not in GENDERS:
+      raise DataError(
+        f'{where}: age {age[:9]!r} or gender {gender[:9]!r} is not known'
+      )
     if work not in occupations:
       raise DataError(f'{where}: occupation {work!r} is not known')
     group = int(np.searchsorted(AGES, int(age), side='right')) - 1

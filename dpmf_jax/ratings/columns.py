@@ -57,10 +57,15 @@ def choose(
   There is a user and an item; a rating, a count or, of clicks, neither.
   """
   check_roles(columns)
-  found = {
-    role: _position(role, column, names, header, where)
-    for role, column in columns.items()
-  }
+  found: dict[str, int] = {}
+  for role, column in columns.items():
+    place = _position(role, column, names, header, where)
+    for other in (each for each in found if found[each] == place):
+      raise DataError(
+        f'{where}: column {names[place]!r} cannot be both {other} and {role}; '
+        'pass columns= with one for each'
+      )
+    found[role] = place
   if header:
     _add_named(found, names, where)
   elif not columns:
@@ -126,6 +131,6 @@ def _add_named(found: dict[str, int], names: Sequence[str], where: str) -> None:
     found[role] = position
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str], between: str = ', ') -> str:
   """Returns the names on one line of bounded length."""
-  return ' '.join(', '.join(map(str, names)).split())[:120]
+  return ' '.join(between.join(map(str, names)).split())[:120]

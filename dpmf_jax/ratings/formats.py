@@ -474,8 +474,10 @@ def _read_parquet(path: pathlib.Path, columns) -> _Table:
     found = choose(names, columns or {}, True, str(path))
     # Not `filters` or threads over columns: ratings fit in memory.
     table = pq.read_table(path, columns=[names[k] for k in found.values()])
-  except (pa.ArrowException, OSError) as error:
-    raise DataError(f'{path}: is not readable Parquet: {error}') from error
+  except (pa.ArrowException, OSError, UnicodeError) as error:
+    raise DataError(
+      f'{path}: is not readable Parquet: {listed(str(error).split(), " ")}'
+    ) from error
   where = lambda row: f'{path}, row {row}'
 
   def column(role: str) -> Any:
@@ -483,7 +485,12 @@ def _read_parquet(path: pathlib.Path, columns) -> _Table:
     if array.null_count:
       row = int(np.flatnonzero(array.is_null().to_numpy())[0])
       raise DataError(f'{where(row)}: the {role} is missing')
-    return array.to_numpy()
+    try:
+      return array.to_numpy()
+    except pa.ArrowException:
+      raise DataError(
+        f'{path}: the {role} column has text that is not UTF-8'
+      ) from None
 
   rated = 'rating' in found
   what, value = 'rating' if rated else 'count', None

@@ -7,6 +7,10 @@ from typing import Any
 
 import numpy as np
 
+# Arrays have room for the longest id everywhere, at 4 bytes a character.
+_SHORT = 256
+_MAX_CHARACTERS = 2**27
+
 Where = Callable[[int], str]  # row number -> the words that locate it
 
 
@@ -97,6 +101,29 @@ def id_texts(ids: Any, role: str) -> np.ndarray:
   return array.astype(str)
 
 
+def id_array(ids: list[Any], where: str) -> np.ndarray:
+  """[N] int64 or str of what a file lists; ids that differ in kind are str."""
+  for kind in set(map(type, ids)) - {str, int}:
+    such = next(each for each in ids if type(each) is kind)
+    raise DataError(
+      f'{where}: {str(such)[:40]!r} is neither an integer nor a string'
+    )
+  texts = [each for each in ids if isinstance(each, str)]
+  check_lengths(max(map(len, texts), default=0), len(ids), where)
+  if not texts and not all(-(2**63) <= each < 2**63 for each in ids):
+    raise DataError(f'{where}: an id is beyond 64 bits; write it as a string')
+  return np.array(list(map(str, ids))) if texts else np.array(ids, np.int64)
+
+
+def check_lengths(longest: int, count: int, where: str) -> None:
+  """Raises DataError where ids as an array would fill the memory."""
+  if longest > _SHORT and longest * count > _MAX_CHARACTERS:
+    raise DataError(
+      f'{where}: an id has {longest} characters, and there are {count} ids; '
+      f'use ids of at most {_SHORT}'
+    )
+
+
 def canonical_integers(ids: np.ndarray) -> np.ndarray | None:
   """Returns string ids as int64 if each prints back the same, else None."""
   try:
@@ -121,4 +148,6 @@ def _strings(labels: np.ndarray, role: str, where: Where) -> np.ndarray:
         f'{where(row)}: {role} id {labels[row]!r} is neither an integer nor a '
         'string; fill it in or remove it'
       )
-  return np.array([str(label) for label in labels], dtype=str)
+  texts = [str(label) for label in labels]
+  check_lengths(max(map(len, texts), default=0), len(texts), f'{role} ids')
+  return np.array(texts, dtype=str)

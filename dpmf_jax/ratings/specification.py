@@ -90,18 +90,24 @@ def from_fractions(
   return with_epsilon(ratings, epsilon)
 
 
-def from_users(ratings: Ratings, epsilon: Mapping[Any, float]) -> Ratings:
+def from_users(
+  ratings: Ratings,
+  epsilon: Mapping[Any, float],
+  *,
+  source: str | os.PathLike[str] | None = None,
+) -> Ratings:
   """`ratings`, each with the epsilon of its user; `epsilon` is by original id.
 
   Ids are as in `ratings.user_ids`: integers where all of them are canonical.
+  Errors speak of `source`, the file that it is from, if there is one.
   """
   present, index = np.unique(ratings.user, return_inverse=True)
   users = ratings.user_ids[present].tolist()
   missing = [user for user in users if user not in epsilon]
   if missing:
     raise DataError(
-      f'{ratings.name}: {len(missing)} user(s) have no epsilon, the first is '
-      f'{missing[0]!r}'
+      f'{source or ratings.name}: {len(missing)} user(s) have no epsilon, the '
+      f'first is {missing[0]!r}'
     )
   values = np.array([epsilon[user] for user in users])
   return with_epsilon(
@@ -145,19 +151,22 @@ def from_column(
 
 def from_user_file(ratings: Ratings, path: str | os.PathLike[str]) -> Ratings:
   """`ratings`, each with the epsilon of its user in a file of user,epsilon."""
-  return from_user_table(ratings, read_users(path))
+  return from_user_table(ratings, read_users(path), path)
 
 
-def from_user_table(ratings: Ratings, table: Column) -> Ratings:
-  """`ratings`, each with the epsilon of its user in what `read_users` read.
+def from_user_table(
+  ratings: Ratings, table: Column, path: str | os.PathLike[str]
+) -> Ratings:
+  """`ratings`, each with the epsilon of its user in what was read of `path`.
 
-  Users without ratings are ignored.
+  It was read by `read_users`. Users without ratings are ignored.
   """
   ids, index = table.users
   place = places(ratings.user_ids, ids)[index]
   users = ratings.user_ids.tolist()
   known = zip(place.tolist(), table.value.tolist(), strict=True)
-  return from_users(ratings, {users[k]: v for k, v in known if k >= 0})
+  own = {users[k]: v for k, v in known if k >= 0}
+  return from_users(ratings, own, source=path)
 
 
 class AskedEpsilons(NamedTuple):

@@ -63,7 +63,7 @@ def _read_table(lines: list[str], path: pathlib.Path) -> dict[str, str]:
   if '\t' in lines[0]:
     rows = [line.split('\t') for line in lines]
   else:
-    rows = list(csv.reader(lines))
+    rows = _records(lines, path)
   plain = [re.sub(r'[^a-z]', '', n.split(':')[0].lower()) for n in rows[0]]
   find = lambda names: next((k for k, n in enumerate(plain) if n in names), -1)
   item, title, year = find(_ITEM), find(_TITLE), find(_YEAR)
@@ -82,6 +82,14 @@ def _read_table(lines: list[str], path: pathlib.Path) -> dict[str, str]:
     text = html.unescape(row[title].strip())
     titles[row[item]] = _with_year(text, row[year]) if year >= 0 else text
   return titles
+
+
+def _records(lines: list[str], path: pathlib.Path) -> list[list[str]]:
+  reader = csv.reader(lines)
+  try:
+    return list(reader)
+  except csv.Error as error:  # a line break of its own, or a field too long
+    raise DataError(f'{path}, line {reader.line_num}: {error}') from None
 
 
 def _with_year(title: str, year: str) -> str:

@@ -9,7 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmf_jax.ratings.ids import DataError, factorize_integers, finish
+from dpmf_jax.ratings.ids import (
+  DataError,
+  check_lengths,
+  factorize_integers,
+  finish,
+)
 
 _NEWLINE, _RETURN, _SPACE, _MINUS, _ZERO = b'\n\r -0'
 _MAX_DIGITS = 19  # of an int64
@@ -224,7 +229,7 @@ def ids(
   numbers, canonical = integers(fields.data, start, stop)
   if canonical.all():
     return factorize_integers(numbers)
-  unique, index = _factorize_bytes(fields.data, start, stop)
+  unique, index = _factorize_bytes(fields.data, start, stop, fields.file)
   return finish(unique, index, role, fields.where)
 
 
@@ -363,7 +368,7 @@ def _as_bytes(matrix: np.ndarray) -> np.ndarray:
 
 
 def _factorize_bytes(
-  data: np.ndarray, start: np.ndarray, stop: np.ndarray
+  data: np.ndarray, start: np.ndarray, stop: np.ndarray, file: str
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns (sorted unique strings, index), eight bytes at a time."""
   if int((stop - start).max()) > _WIDE:
@@ -372,6 +377,7 @@ def _factorize_bytes(
     unique = sorted(set(tokens))
     place = {token: k for k, token in enumerate(unique)}
     index = np.array([place[token] for token in tokens])
+    check_lengths(int((stop - start).max()), len(unique), file)
     return np.array([token.decode('utf-8') for token in unique]), index
   matrix = _matrix(data, start, stop)
   # UTF-8 sorts like its code points and big-endian words like their bytes.

@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmf_jax import files
-from dpmf_jax.certificates import validate, versions
+from dpmf_jax.certificates import SOURCES, validate, versions
 from dpmf_jax.certificates.signatures import SIGNATURE
 from dpmf_jax.keys import key_words, source_of, words_key
 from dpmf_jax.ratings.table import Ratings
@@ -182,7 +182,10 @@ def _restored(
 ) -> tuple[jax.Array, tuple[int, Any]]:
   folder = path.parent.parent
   _, metadata = files.load_leaves(path)
-  saved = json.loads(metadata.get('versions', '{}'))
+  read = lambda name: files.parsed_json(
+    metadata.get(name, '{}'), f'{path}, {name}'
+  )
+  saved = read('versions')
   for package, version in _versions().items():
     if (found := saved.get(package)) != version:
       raise ValueError(
@@ -191,7 +194,7 @@ def _restored(
         'it, or begin a run of its own with another output, or with '
         'overwrite=True to drop it'
       )
-  saved = json.loads(metadata.get('settings', '{}'))
+  saved = read('settings')
   wanted = json.loads(json.dumps(settings))
   changed = sorted(
     name
@@ -213,7 +216,9 @@ def _restored(
   }
   saved = files.load_tree(path, like)
   state = jax.tree.map(jnp.asarray, saved['state'])
-  key = words_key(saved['key'], metadata['source'])
+  if (source := metadata.get('source')) not in SOURCES:
+    raise ValueError(f'{path}: does not say where its key is from')
+  key = words_key(saved['key'], source)
   return key, (int(saved['step']), state)
 
 
@@ -282,7 +287,8 @@ def charger(
   """A callback that charges the run before its first step, if it may run.
 
   It belongs right after the checkpointer. A `fresh` run that is refused has
-  drawn no noise, so it is not kept as an interrupted one.
+  drawn no noise, so it is not kept as an interrupted one. Where a server does
+  not answer any more the row may be there or not: the run is kept, with its id.
   """
   charged = False
 
@@ -292,7 +298,7 @@ def charger(
       return
     try:
       spend()
-    except BaseException:
+    except ValueError:  # refused, and nothing was written
       if fresh and folder is not None:
         _drop_checkpoint(folder)
       raise

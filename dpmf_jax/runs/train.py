@@ -123,8 +123,10 @@ def train(
     test_fraction: part of the ratings held out at random; 0.2 by default, and
       0 trains on all.
     split_seed: public seed of that split, and of ties in timestamps.
-    ranking_k: lengths of lists, for ranking metrics.
-    ranking_threshold: the least rating that counts as relevant in them.
+    ranking_k: lengths of lists, for ranking metrics; 10 for a ranking.
+    ranking_threshold: the least rating that counts as relevant in them. By
+      default all do, or those in the upper third of the scale where a ranking
+      is learned from ratings.
     key: None draws one from the operating system. A number is a seed, and a
       key of one's own is as good as its source: both are FOR EXPERIMENTS, and
       the certificate says so. One of `random_key()` is for a single run.
@@ -149,6 +151,7 @@ def train(
   began = time.monotonic()
   test_fraction = _share(split, test_fraction)
   _check_evaluation(test_fraction, split_seed, ranking_k, ranking_threshold)
+  _check_reports(report_every, checkpoint_seconds)
   if not isinstance(overwrite, bool):
     raise ValueError(f'overwrite={overwrite!r} must be True or False')
   _check_elsewhere(settings)
@@ -377,8 +380,9 @@ def _check_evaluation(
   cutoffs: Sequence[int],
   threshold: float | None,
 ) -> None:
-  real = isinstance(fraction, Real) and not isinstance(fraction, bool)
-  if fraction is not None and not (real and 0 <= fraction < 1):
+  if fraction is not None and not (
+    _is_number(fraction, Real) and 0 <= fraction < 1
+  ):
     raise ValueError(f'test_fraction={fraction!r} must be in [0, 1)')
   if not (isinstance(seed, int | np.integer) and 0 <= seed < 2**64):
     raise ValueError(f'split_seed={seed!r} must be an integer in 0..2^64-1')
@@ -391,6 +395,17 @@ def _check_evaluation(
     raise ValueError('ranking_k needs held-out ratings: test_fraction above 0')
   if not cutoffs and threshold is not None:
     raise ValueError(f'ranking_threshold={threshold} needs ranking_k')
+
+
+def _check_reports(every: Any, seconds: Any) -> None:
+  if every is not None and not (_is_number(every, int) and every >= 1):
+    raise ValueError(f'report_every={every!r} must be an integer from 1')
+  if not (_is_number(seconds, Real) and seconds >= 0):
+    raise ValueError(f'checkpoint_seconds={seconds!r} must be at least 0')
+
+
+def _is_number(given: Any, kind: type) -> bool:
+  return isinstance(given, kind) and not isinstance(given, bool)
 
 
 def _spend(

@@ -228,8 +228,8 @@ def _as_trained(model: Model, given: Any) -> Ratings:
     return given
   if not isinstance(model.fit, Sum):
     raise ValueError(
-      f'{given.name} has clicks, and the model predicts ratings: give ratings '
-      f'in {model.scale[0]:g}..{model.scale[1]:g}'
+      f'{given.name} has clicks, and users of this model are fitted to their '
+      f'ratings: give ratings in {model.scale[0]:g}..{model.scale[1]:g}'
     )
   highest = np.full(len(given), model.scale[1])
   return dataclasses.replace(

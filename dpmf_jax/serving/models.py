@@ -18,6 +18,7 @@ import scipy.sparse
 from dpmf_jax import certificates, files
 from dpmf_jax.ratings.ids import id_texts, places
 from dpmf_jax.ratings.table import Ratings, check_ratings, check_scale
+from dpmf_jax.serving.checking import check_leaves, check_seen, checked_ids
 from dpmf_jax.serving.reasons import labels, own_parts
 from dpmf_jax.serving.scoring import top_products
 from dpmf_jax.types import Counted, Fit, Release, Sum
@@ -189,16 +190,18 @@ def load_model(folder: str | Path) -> Model:
         'finished run'
       )
   released, _ = files.load_leaves(folder / 'model.safetensors')
-  ids = _read_object(folder / 'ids.json', items=list, titles=dict)
+  ids = files.read_json(folder / 'ids.json')
   if 'users' not in ids and (folder / USERS).is_file():
     ids |= files.read_json(folder / USERS)
+  ids = checked_ids(ids, folder / 'ids.json')
   proof = folder / 'certificate.json'
-  certificate = _read_object(proof, parameters=dict) if proof.is_file() else {}
+  certificate = files.read_json(proof) if proof.is_file() else {}
   certificates.check_files(folder, certificate)
   leaves = released
   secret = folder / 'private' / 'unreleased.safetensors'
   if secret.is_file():
     leaves = files.load_leaves(secret)[0] | released
+  check_leaves(leaves, folder / 'model.safetensors')
   user, item = (leaves.get(f'factors/{side}') for side in ('user', 'item'))
   if item is None:
     raise ValueError(
@@ -218,43 +221,26 @@ def load_model(folder: str | Path) -> Model:
       f'{folder / "ids.json"} lists {shape} users and items, but the model '
       f'has {sizes}'
     )
-  try:
-    offset, fit = float(leaves['offset']), _released_fit(released)
-  except KeyError as name:
-    raise ValueError(
-      f'{folder / "model.safetensors"} has no {name}, which models have'
-    ) from None
   return Model(
     user_factors=user,
     item_factors=item,
-    offset=offset,
+    offset=float(leaves['offset']),
     scale=_scale(ids, certificate, folder),
     user_ids=np.asarray(user_ids),
-    item_ids=np.asarray(ids['items']),
-    titles=ids['titles'],
+    item_ids=ids['items'],
+    titles=ids.get('titles', {}),
     seen=_load_seen(folder / 'private' / 'seen.safetensors', shape),
     covered=leaves.keys() == released.keys(),
     items_released='factors/item' in released,
-    fit=fit,
+    fit=_released_fit(released),
     bias_columns=bias_columns(certificate),
     number=released.get('number'),
     clicks=ids.get('clicks', False),
   )
 
 
-def _read_object(path: Path, **kinds: type) -> dict[str, Any]:
-  """The object in a JSON file; ValueError where a part is no such kind."""
-  found = files.read_json(path)
-  if not isinstance(found, dict):
-    raise ValueError(f'{path} is not a JSON object')
-  for name, kind in kinds.items():
-    if not isinstance(found.setdefault(name, kind()), kind):
-      raise ValueError(f'{path}: {name} is not a {kind.__name__}')
-  return found
-
-
 def _released_fit(released: dict[str, np.ndarray]) -> Fit | Sum | None:
-  """How new users are fitted, by the leaves of a model; KeyError of one."""
+  """How new users are fitted, by the leaves of a model."""
   if 'fit/weight' in released:
     counted = Counted(*(released[f'fit/counted/{n}'] for n in Counted._fields))
     return Sum(released['fit/prior'], released['fit/weight'], counted)
@@ -269,25 +255,34 @@ def bias_columns(certificate) -> tuple[int, ...]:
   """Those that hold items' means and what meets users' biases."""
   system = certificate.get('system')
   if system == 'gaussian_mf':
-    init = certificate.get('parameters', {}).get('init')
+    init = _parameters(certificate).get('init')
     return (0, 1) if init == 'bias' else ()
-  return _BIASES.get(system, ())
+  return _BIASES.get(str(system), ())
 
 
 def _scale(ids, certificate, folder: Path) -> tuple[float, float]:
-  scale = ids.get('scale') or certificate.get('parameters', {}).get('scale')
+  scale = ids.get('scale') or _parameters(certificate).get('scale')
   if scale is None:
     raise ValueError(
       f'neither ids.json nor certificate.json in {folder} has the scale of '
       'the ratings'
     )
-  return check_scale(scale)
+  try:
+    return check_scale(scale)
+  except ValueError as error:
+    raise ValueError(f'{folder}: {error}') from None
+
+
+def _parameters(certificate) -> dict[str, Any]:
+  found = certificate.get('parameters')
+  return found if isinstance(found, dict) else {}
 
 
 def _load_seen(path: Path, shape) -> scipy.sparse.csr_array | None:
   if not path.is_file():
     return None
   leaves, _ = files.load_leaves(path)
+  check_seen(leaves, path, shape)
   return seen_matrix(leaves['user'], leaves['item'], shape, leaves.get('value'))
 
 

@@ -16,7 +16,8 @@ step, every sum with Gaussian noise (one budget):
 
 The first factors are random. What is released are rows of items (popularity,
 then factors) and how users fit themselves at home (`types.Sum`). With rank 0
-every step asks for popularity, and the answers are averaged.
+every step asks for popularity, and the answers are averaged; but where single
+interactions are protected it is one answer, with Laplace noise.
 
 Reference: Hardt and Price (2014), The noisy power method, for the idea; scales,
 the known direction, normalisation of projections and weights are not in it.
@@ -34,20 +35,21 @@ import numpy as np
 from dpmf_jax.kernels.dense import eigen
 from dpmf_jax.kernels.profiles import item_sums, profiles
 from dpmf_jax.kernels.regression import fitted_users
-from dpmf_jax.mechanisms import noise
+from dpmf_jax.mechanisms import laplace, noise
 from dpmf_jax.mechanisms.clipping import SLACK, clip_scale, slack
 from dpmf_jax.plans.ranking_mf import (
   ALONG,
+  MOST_ALONG,
   RankingMFConfig,
   check_size,
-  lattice_unit,
+  lattice_spacing,
   plan,
   resolved,
 )
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.dpals_items import positive_counts
 from dpmf_jax.systems.traced import counted, traced
-from dpmf_jax.types import Factors, Release, Sum, System
+from dpmf_jax.types import Counted, Factors, Release, Sum, System
 
 # 1 gives all factors the same weight in projections, 0 leaves them as they are.
 _GAUGE_POWER = 0.5
@@ -58,8 +60,13 @@ _WEAKEST = 0.05
 _ROW_QUANTILE = 0.5
 # A factor whose strength is this, and this part of the strongest, has half the
 # weight that it could have; all of it is this, where popularity weighs 1.
-_HALF_WEIGHT = 2.0, 0.02
+_HALF_WEIGHT = 1.0, 0.02
 _MOST_WEIGHT = 1.25
+# Of the strongest factor, its correlation with popularity, both squared, up to
+# which factors have all of their weight, and from which on they have none; and
+# the part of the items it is made of, from which on and up to which the same
+# holds. The better of both counts; see `_told_apart`.
+_ALIKE, _SPREAD = (0.6, 0.7), (0.2, 0.3)
 # Popularity in the row of a user without interactions.
 _COLD = 1e-3
 
@@ -91,6 +98,7 @@ def _popularity(
 
   Privacy: a user's terms are x / ||x||, of norm at most 1 (`by_user`), or an
   interaction adds x <= 1 to one item; integers are no larger than the terms.
+  In the second case, where nothing else is asked for, noise is Laplace.
   """
   hyper, known = state.hyper, state.known
   ones = jnp.ones_like(known.scale)
@@ -100,10 +108,14 @@ def _popularity(
     sent = _inverse(own.square)
   at = _at(hyper.counts, state.done)
   sums = item_sums(data.by_item, ones, sent[:, None], hyper.counted, at.spacing)
-  (draws,) = noise.draws(key, [sums.shape], data.by_user.mesh)
+  pure = not by_user and not len(known.strength)
+  if pure:
+    draws = laplace.l2_laplace(key, sums.shape, data.by_user.mesh)
+  else:
+    (draws,) = noise.draws(key, [sums.shape], data.by_user.mesh)
   noisy = at.add(sums, draws)[:, 0]
   noisy = jnp.where(jnp.isfinite(noisy), noisy, 0.0)
-  precision = 1 / jnp.square(at.std)
+  precision = 1 / jnp.square(at.std) / (2.0 if pure else 1.0)
   known = known._replace(
     total=known.total + precision * noisy,
     precision=known.precision + precision,
@@ -158,10 +170,9 @@ def sent_by_users(known: Known, hyper: Any, data: Data, by_user: bool):
   norm = jnp.linalg.norm(projected, axis=1)
   if by_user:
     left = own.square - ALONG / (1 + ALONG) * jnp.square(along)
-    # In exact arithmetic at least so much is left.
-    left = jnp.maximum(left, own.square / (1 + ALONG))
-    unit = jnp.where(norm > 0, 1 / norm, 0.0) * (1 - slack(len(known.strength)))
-    return projected * (unit * _inverse(left))[:, None]
+    left = jnp.maximum(left, own.square / MOST_ALONG**2)
+    one = jnp.where(norm > 0, 1 / norm, 0.0) * (1 - slack(len(known.strength)))
+    return projected * (one * _inverse(left))[:, None]
   row = jnp.sqrt(own.square)
   longest = jnp.maximum(norm, row)
   y = 1 / jnp.maximum(row, jnp.sqrt(hyper.full_profile))
@@ -249,12 +260,11 @@ class Step:
 
   def __call__(self, key: jax.Array, state: State, data: Data) -> State:
     first = lambda: _popularity(key, state, data, self.by_user)
-    if state.known.vector.shape[1]:
-      known = jax.lax.cond(
-        state.done == 0, first, lambda: _round(key, state, data, self.by_user)
-      )
+    if len(state.known.strength):
+      later = lambda: _round(key, state, data, self.by_user)
     else:
-      known = first()
+      later = first if self.by_user else lambda: state.known
+    known = jax.lax.cond(state.done == 0, first, later)
     item = _items(known, state.hyper)
     factors = state.factors._replace(item=item)
     return state._replace(factors=factors, known=known, done=state.done + 1)
@@ -269,9 +279,31 @@ def _items(known: Known, hyper: Any) -> jax.Array:
   alone, part = _HALF_WEIGHT
   half = alone + part * jnp.max(strength, initial=0.0)
   weight = _MOST_WEIGHT * strength / (strength + half)
+  if len(strength):
+    weight *= _told_apart(known)
   power = known.popularity**hyper.power
   columns.append(known.vector * power[:, None] * jnp.sqrt(weight)[None])
   return jnp.concatenate(columns, axis=1)
+
+
+def _told_apart(known: Known) -> jax.Array:
+  """[] in [0, 1]: how far factors are more than popularity.
+
+  Each interaction also goes with itself. Where users choose items one by one,
+  without regard to the others, that is all there is: the strongest factor is
+  then made of a few of the most popular items, and lists are best made by
+  popularity.
+  """
+  kept = known.scale > 0
+  strongest = known.vector[:, jnp.argmax(known.strength)]
+  squares = jnp.square(jnp.stack([strongest, known.direction]))
+  mean = jnp.mean(squares, axis=1, where=kept, keepdims=True)
+  spread = mean[0, 0] ** 2 / jnp.mean(jnp.square(squares[0]), where=kept)
+  apart = jnp.where(kept, squares - mean, 0.0)
+  norms = jnp.linalg.norm(apart, axis=1)
+  alike = jnp.dot(*apart) / jnp.maximum(norms[0] * norms[1], 1e-20)
+  part = lambda x, none, all_: jnp.clip((x - none) / (all_ - none), 0.0, 1.0)
+  return jnp.maximum(part(alike, *_ALIKE[::-1]), part(spread, *_SPREAD))
 
 
 def _model(state: State, data: Data) -> Release:
@@ -283,7 +315,7 @@ def _model(state: State, data: Data) -> Release:
   known, item = state.known, state.factors.item
   prior = jnp.zeros(item.shape[1]).at[0].set(_COLD)
   # A user's row is x g, and what `item` has of factors is over g.
-  fit = Sum(prior, jnp.square(known.scale), state.hyper.counted)
+  fit = Sum(prior, jnp.square(known.scale), state.hyper.at_home)
   items = Release(Factors(None, item), jnp.float32(0), fit)
   return fitted_users(data.by_user, items)
 
@@ -353,14 +385,19 @@ def _hyper(config: RankingMFConfig) -> Any:
     padded = np.array([*stds, *[stds[-1]] * (9 - len(stds))])
     return noise.lattice_noise(padded, spacing, limit=limit)
 
+  (low, high), least = config.scale, config.least_weight**2
   return traced(
     config,
     'full_profile',
     counted=counted(config),
+    # To count 1 before the top pays where there is noise, and not here.
+    at_home=Counted(
+      *map(jnp.float32, (low, least, (1 - least) / (high - low)))
+    ),
     kept=config.kept_items,
     power=cast(float, config.popularity_power),
     counts=table(scales['popularity'], 2.0**-bits),
-    sums=table(scales['factors'], lattice_unit(config))
+    sums=table(scales['factors'], lattice_spacing(config))
     if scales['factors']
     else (),
   )

@@ -295,7 +295,7 @@ def test_read(tmp_path):
   for content, words in {
     b'{"schema": ': 'line 1',
     b'\xff\xfe': 'not UTF-8',
-    b'[' * 10**6: 'nested too deeply',
+    b'[' * 10**6: 'nested more than 64 deep',
     b'{}': 'required property',
   }.items():
     path.write_bytes(content)

@@ -195,3 +195,20 @@ def test_the_bar_shows_what_steps_of_different_noise_cost():
     event, noise_multiplier=event.noise_multiplier / 0.2**0.5
   )
   assert spent[1] == pytest.approx(accounting.epsilon(alone, 1e-6))
+
+
+@pytest.mark.parametrize(
+  ('error', 'kept'),
+  [(ValueError('refused'), False), (OSError('connection lost'), True)],
+)
+def test_a_run_that_may_have_been_charged_keeps_its_id(tmp_path, error, kept):
+  checkpoint = tmp_path / 'private' / 'checkpoint.safetensors'
+  checkpoint.parent.mkdir()
+  checkpoint.touch()
+
+  def spend():
+    raise error
+
+  with pytest.raises(type(error)):
+    folders.charger(tmp_path, spend, fresh=True)(None)
+  assert checkpoint.exists() == kept

@@ -371,6 +371,12 @@ def test_the_last_visit_of_each_user_may_be_held_out(visits):
   assert 'test_fraction' not in facts
 
 
+def test_users_who_might_be_there_get_no_lists(visits):
+  given = {'rank': 0, 'unit': 'user', 'epsilon': 5, 'num_users': 100}
+  found = dpmf_jax.train(visits, **given, **QUIET).metrics['ranking']
+  assert found['users'] + found['users_left_out'] == visits.user.nunique()
+
+
 def test_what_ranks_is_not_judged_by_errors(small_ratings, visits):
   given = {'system': 'als', 'feedback': 'implicit', 'steps': 1, **QUIET}
   for ratings in (small_ratings, visits):

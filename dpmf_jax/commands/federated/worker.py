@@ -54,7 +54,7 @@ def own_ratings(plan, number: int, path: str, users_path: str):
   ratings = formats.read(path, scale=plan.config.scale)
   if ratings.clicks:
     raise ValueError(f'{path} has clicks, where the plan is about ratings')
-  users = {str(u): i for i, u in enumerate(files.read_json(users_path))}
+  users = {str(u): i for i, u in enumerate(files.read_json(users_path, list))}
   items = {name: i for i, name in enumerate(plan.item_ids)}
   if len(users) != plan.nodes[number].size:
     raise ValueError(
