@@ -42,8 +42,8 @@ _KEPT = 0.5, 0.4, 0.45  # times powers of the number of items and of strength
 _FACTORS = 4, 120.0  # at least, and one for each so much strength
 _ITEMS_OF_FACTORS = 28.0, 1.3  # at most a power of kept items over this
 _POWERS = 0.05, 0.35
-_POPULARITY = 0.1, 0.33
-_POPULARITY_STRENGTH = 50.0
+_POPULARITY = 0.1, 0.4
+_POPULARITY_STRENGTH = 100.0
 
 
 @declare.config
