@@ -167,7 +167,7 @@ def _commands(folder: pathlib.Path) -> list[Call]:
   book, page = folder / 'book.db', folder / 'page.html'
   writing.write(table(60, 40, 700), ratings)
   new.write_text('user,item,rating\nme,3,5\nme,4,1\n')
-  run = {'system': 'ranking_mf', 'unit': 'user', 'rank': 1, 'rounds': 1}
+  run = {'system': 'ranking_mf', 'unit': 'user', 'rank': 3, 'rounds': 1}
   dpmf_jax.train(
     ratings, epsilon=1, output=model, ledger=book, budget_epsilon=3,
     progress=False, **run,
@@ -181,7 +181,6 @@ def _commands(folder: pathlib.Path) -> list[Call]:
       f'train --ratings={ratings} --epsilon=2 --task=ranking {small}',
       f'recommend --model={model} --users=all --k=3',
       f'recommend --model={model} --ratings={new}',
-      f'recommend --model={model} --similar_to=3',
       f'account --certificate={model} --html={page}',
       f'account --ledger={book}',
       'account --system=power_mf --epsilon=2 --delta=1e-6',

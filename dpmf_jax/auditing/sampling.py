@@ -205,6 +205,12 @@ def _aligned(state: Any, start: Start) -> Any:
   return state._replace(factors=factors)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _stepped(step, key, state, data):
+  """A step; made outside of jit it would compile its loops in every call."""
+  return step(key, state, data)
+
+
 def _log_ratio(
   key: jax.Array, system: System, states: list[Any], data: tuple[Data, Data]
 ) -> Score | None:
@@ -234,7 +240,7 @@ def _log_ratio(
     silent = hyper._replace(noise=Factors(*quiet))
     # The key is of noise that is multiplied by zero.
     silenced = state._replace(hyper=silent)
-    after = system.step(jax.random.clone(key), silenced, table)
+    after = _stepped(system.step, jax.random.clone(key), silenced, table)
     means.append([np.asarray(side, np.float64) for side in after.factors])
   shape = lambda side: np.full(means[0][side].size, stds[side])
   std = np.concatenate([shape(0), shape(1)])
