@@ -23,8 +23,9 @@ def test_a_soak_leaves_no_files_open(launch):
     'reliability', '--soak_minutes=0.01', '--systems=power_mf',
     room='benchmarks', alone=True,
   )  # fmt: skip
-  # Attacks compile some loops anew, so the exit code may be 1.
+  # Memory of so few calls says nothing: the exit code may be 1.
   assert 'failed' not in done.stdout, done.stdout
   assert 'file descriptors grew' not in done.stdout
+  assert 'programs compiled grew' not in done.stdout
   assert 'arrays of JAX grew' not in done.stdout
   assert '| resident memory, MB |' in done.stdout, done.stderr
