@@ -151,15 +151,19 @@ def parsed_json(text: str | bytes, where: str, kind: type = dict) -> Any:
 
 def _check_json(value: Any, where: str) -> None:
   """Raises ValueError for what `parsed_json` refuses; does not recurse."""
-  stack = [(value, 1)]
+  stack = [(value, 1, where)]
   while stack:
-    value, depth = stack.pop()
+    value, depth, where = stack.pop()
     if depth > _MAX_DEPTH:
       raise ValueError(f'{where}: is nested more than {_MAX_DEPTH} deep')
     if isinstance(value, dict):
-      stack.extend((part, depth + 1) for pair in value.items() for part in pair)
+      stack.extend((name, depth + 1, where) for name in value)
+      stack.extend(
+        (part, depth + 1, f'{where}, field {name[:40]}' if depth == 1 else where)
+        for name, part in value.items()
+      )
     elif isinstance(value, list):
-      stack.extend((part, depth + 1) for part in value)
+      stack.extend((part, depth + 1, where) for part in value)
     elif isinstance(value, str):
       if not value.isascii() and _HALF.search(value):
         raise ValueError(f'{where}: has half of a character, {value[:40]!a}')

@@ -326,12 +326,15 @@ def _open_plan(config: RankingMFConfig) -> Plan:
   what holds for both: epsilon, but for delta.
   """
   event: Any = _event(config)
+  noise = {'all steps together': event.noise_multiplier}
   if config.unit == 'rating' and config.rank is None:
-    event = accounting.Pure(config.epsilon, 1, config.delta)
+    event, noise = accounting.Pure(config.epsilon, 1, config.delta), {}
   said = (
     'popularity, and factors as far as the numbers of users and items allow'
   )
-  return Plan(_guarantee(config, event, said, None), 1 + config.rounds)
+  guarantee = _guarantee(config, event, said, None)
+  moved = dict.fromkeys(noise, 1.0)
+  return Plan(guarantee, 1 + config.rounds, noise, moved)
 
 
 def _factors_plan(config: RankingMFConfig) -> Plan:
