@@ -158,10 +158,9 @@ def _check_json(value: Any, where: str) -> None:
       raise ValueError(f'{where}: is nested more than {_MAX_DEPTH} deep')
     if isinstance(value, dict):
       stack.extend((name, depth + 1, where) for name in value)
-      stack.extend(
-        (part, depth + 1, f'{where}, field {name[:40]}' if depth == 1 else where)
-        for name, part in value.items()
-      )
+      for name, part in value.items():
+        field = f'{where}, field {name[:40]}' if depth == 1 else where
+        stack.append((part, depth + 1, field))
     elif isinstance(value, list):
       stack.extend((part, depth + 1, where) for part in value)
     elif isinstance(value, str):

@@ -427,14 +427,15 @@ def show_certificate() -> None:
 
   document = certificates.read(_CERTIFICATE.value or '')
   _sign_or_verify(Path(_CERTIFICATE.value or ''))
-  print(rendering.text(document))
+  lines = [rendering.text(document)]
   for flag, render in (
     (_HTML, rendering.html),
     (_MARKDOWN, rendering.markdown),
   ):
     if flag.value is not None:
       files.write_bytes(flag.value, render(document).encode())
-      print(f'\nwritten to {flag.value}')
+      lines.append(f'\nwritten to {flag.value}')
+  print('\n'.join(lines))
 
 
 def _sign_or_verify(folder: Path) -> None:
