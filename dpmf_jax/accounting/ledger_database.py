@@ -133,6 +133,8 @@ def _transacted(
         time.sleep(random.uniform(0, 0.02 * 2 ** min(attempt, 6)))
   except exc.DBAPIError as error:
     raise OSError(f'{name_of(where)}: {_reason(error, path)}') from None
+  except UnicodeError:  # of names in a broken file
+    raise OSError(f'{name_of(where)}: the database is broken') from None
   raise AssertionError('counting does not end')
 
 

@@ -495,6 +495,21 @@ def test_flipped_bits_are_never_another_total(path):
   assert set(found) == {total, True}
 
 
+def test_a_broken_schema_is_named(path):
+  ledger.spend(path, RUN, **FACTS)
+  whole = path.read_bytes()
+  begin = whole.index(b'CREATE TABLE')
+  said = set()
+  for place in range(begin - 40, begin + 200):
+    path.write_bytes(whole[:place] + b'\xff' + whole[place + 1 :])
+    try:
+      ledger.total(path)
+    except (ValueError, OSError) as error:
+      said.add(str(error))
+  assert f'{path}: the database is broken' in said
+  assert all(words.startswith(str(path)) for words in said)
+
+
 # Servers.
 
 
