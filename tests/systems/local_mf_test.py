@@ -1,6 +1,5 @@
 """Local MF: records by randomized response, users by secure sums."""
 
-import dataclasses
 import functools
 
 import certified
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from quiet import quiet
+from tables import ratings_of
 
 from dpmf_jax import accounting, certificates, training
 from dpmf_jax.accounting import tails
@@ -22,7 +22,6 @@ from dpmf_jax.plans import local_mf as settings
 from dpmf_jax.plans.local_mf import LocalMFConfig
 from dpmf_jax.ratings import catalog
 from dpmf_jax.ratings.splits import random_split
-from dpmf_jax.ratings.table import from_arrays
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems import local_mf as system_module
 from dpmf_jax.systems import local_mf_server as server
@@ -55,20 +54,6 @@ def stepped(system, key, data):
 def applied(*arguments, rank):
   """`server_apply`, compiled anew: a test changes the size of blocks."""
   return jax.jit(functools.partial(server.server_apply, rank=rank))(*arguments)
-
-
-def ratings_of(table):
-  """Ratings from a table [U, I] with 0 for blanks, with fixed id lists."""
-  table = np.asarray(table, float)
-  user, item = np.nonzero(table)
-  made = from_arrays(user, item, table[user, item], scale=SCALE)
-  return dataclasses.replace(
-    made,
-    user=user,
-    item=item,
-    user_ids=np.arange(table.shape[0]),
-    item_ids=np.arange(table.shape[1]),
-  )
 
 
 def a_table(seed=0, num_users=12, num_items=9, part=0.4):

@@ -1,12 +1,12 @@
 """Local ranking: what clients send, and what the server makes of it."""
 
-import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tables import ratings_of
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting.records import COINS, lie_coins
@@ -15,7 +15,6 @@ from dpmf_jax.mechanisms import records
 from dpmf_jax.plans.local_ranking import LocalRankingConfig, plan, traffic
 from dpmf_jax.ratings import catalog
 from dpmf_jax.ratings.splits import random_split
-from dpmf_jax.ratings.table import from_arrays
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems import local_ranking as module
 from dpmf_jax.systems.local_ranking import local_ranking
@@ -38,20 +37,6 @@ def stepped(system, data):
   """The state after the one step, with a fixed key."""
   state = system.init(jax.random.key(0), data)
   return _jitted(system.step)(jax.random.key(1), state, data)
-
-
-def ratings_of(table):
-  """Ratings from a table [U, I] with 0 for blanks, with fixed id lists."""
-  table = np.asarray(table, float)
-  user, item = np.nonzero(table)
-  made = from_arrays(user, item, table[user, item], scale=SCALE)
-  return dataclasses.replace(
-    made,
-    user=user,
-    item=item,
-    user_ids=np.arange(table.shape[0]),
-    item_ids=np.arange(table.shape[1]),
-  )
 
 
 @pytest.fixture(scope='module')
