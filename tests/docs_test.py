@@ -45,9 +45,14 @@ def test_docs_are_up_to_date(page):
   assert written == getattr(build, page)(), 'run python -m docs.build'
 
 
-@pytest.mark.parametrize('page', ['design', 'privacy', 'results'])
+PAGES = sorted(
+  str(path.relative_to(build.ROOT)) for path in build.ROOT.glob('docs/**/*.md')
+)
+
+
+@pytest.mark.parametrize('page', PAGES)
 def test_what_pages_cite_is_there(page):
-  text = (build.ROOT / 'docs' / f'{page}.md').read_text()
+  text = (build.ROOT / page).read_text()
   for file, test in re.findall(r'(tests/[\w/]+\.py)::(test_\w+)', text):
     source = (build.ROOT / file).read_text()
     assert re.search(rf'^def {test}\(', source, re.M), f'{file}::{test}'

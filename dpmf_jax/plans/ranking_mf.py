@@ -213,8 +213,8 @@ def largest_term(config: RankingMFConfig) -> float:
 def sensitivities(config: RankingMFConfig) -> dict[str, float]:
   """How far a user, or an interaction, moves what a step releases, in L2.
 
-  Privacy: docs/privacy.md has the proof, for integers. In exact arithmetic the
-  sums of a round move by at most 1 (user), in the metric of their noise, or by
+  Privacy: docs/privacy/ranking_mf.md has the proof, for integers. In exact
+  arithmetic the sums of a round move by at most 1 (user), in the metric of their noise, or by
   `interaction_sensitivity` (rating), and popularity by 1. Each number of a
   user's terms is cut towards zero to whole spacings, which moves it by up to
   one more, of up to kept_items * rank numbers; those of popularity only become
