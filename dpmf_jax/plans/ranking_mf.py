@@ -214,12 +214,13 @@ def sensitivities(config: RankingMFConfig) -> dict[str, float]:
   """How far a user, or an interaction, moves what a step releases, in L2.
 
   Privacy: docs/privacy/ranking_mf.md has the proof, for integers. In exact
-  arithmetic the sums of a round move by at most 1 (user), in the metric of their noise, or by
-  `interaction_sensitivity` (rating), and popularity by 1. Each number of a
-  user's terms is cut towards zero to whole spacings, which moves it by up to
-  one more, of up to kept_items * rank numbers; those of popularity only become
-  smaller. `_ROUNDING` covers float32: a term, whose norm is at most 1, is a
-  product of few numbers that are each wrong by less than 1e-6 of themselves.
+  arithmetic the sums of a round move by at most 1 (user), in the metric of
+  their noise, or by `interaction_sensitivity` (rating), and popularity by 1.
+  Each number of a user's terms is cut towards zero to whole spacings, which
+  moves it by up to one more, of up to kept_items * rank numbers; those of
+  popularity only become smaller. `_ROUNDING` covers float32: a term, whose
+  norm is at most 1, is a product of few numbers that are each wrong by less
+  than 1e-6 of themselves.
   """
   numbers = cast(int, config.kept_items) * cast(int, config.rank)
   cut = numbers**0.5 * lattice_spacing(config)
