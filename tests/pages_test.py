@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import forks
@@ -72,9 +73,9 @@ def run_command(line, folder):
       'dpmf_jax.commands', *words[1:],
       before=f'import os, sys; os.chdir({str(folder)!r}); sys.path.append(".")',
     )  # fmt: skip
-  elif words[:2] == ['python', '-m']:
-    done = forks.run_alone(*words[2:])
   else:
+    if words[0] == 'python':
+      words[0] = sys.executable
     done = subprocess.run(words, check=False, capture_output=True, text=True)
   assert done.returncode == 0, f'{line}\n{done.stdout}{done.stderr}'
   if target:
