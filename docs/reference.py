@@ -2,7 +2,8 @@
 
 Pages are made of the code: one for each room, from its docstrings, and one with
 all public names. Whatever is in docs/privacy/ is in the menu. Lists, which are
-written as GitHub reads them, are turned into what Python-Markdown reads.
+written as GitHub reads them, are turned into what Python-Markdown reads, and the
+graph, which GitHub draws with a script, into a drawing.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import dpmf_jax
+from docs.drawing import drawn
+from docs.lists import listed
 
 # Flags and not functions: `dpmf COMMAND --help` has them.
 _NO_PAGE = {'commands'}
-_ITEM = re.compile(r'(- |\d+\. )(?=\S)')
 # What people look for, and the rooms in which it is.
 _PARTS = {
   'Train, and what comes of it': ('runs', 'keys'),
@@ -122,57 +124,8 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **kwargs: Any) -> str:
-  """The page with lists that Python-Markdown understands."""
-  return '\n'.join(listed(markdown.split('\n')))
-
-
-def listed(lines: list[str]) -> list[str]:
-  """Lines in which what belongs to an item of a list is four spaces in.
-
-  An item with several blocks, and a list right after a paragraph, get blank
-  lines around them, which Markdown elsewhere does without.
-  """
-  out: list[str] = []
-  fence, number = False, 0
-  while number < len(lines):
-    line = lines[number]
-    number += 1
-    fence ^= line.lstrip().startswith('```')
-    marker = None if fence else _ITEM.match(line)
-    if not marker:
-      out.append(line)
-      continue
-    inside = []
-    while number < len(lines) and _is_inside(lines[number]):
-      inside.append(lines[number])
-      number += 1
-    while inside and not inside[-1].strip():
-      inside.pop()
-      number -= 1
-    margin = min([4, *(_margin(each) for each in inside if each.strip())])
-    inside = listed([line[marker.end() :], *(each[margin:] for each in inside)])
-    paragraph = bool(out) and bool(out[-1].strip()) and not _in_list(out)
-    loose = '' in [each.strip() for each in inside]
-    if (paragraph or loose) and out and out[-1].strip():
-      out.append('')
-    out.append(marker[0] + inside[0])
-    out += ['    ' + each if each.strip() else '' for each in inside[1:]]
-    if loose and number < len(lines) and lines[number].strip():
-      out.append('')
-  return out
-
-
-def _is_inside(line: str) -> bool:
-  return not line.strip() or line.startswith('  ')
-
-
-def _margin(line: str) -> int:
-  return len(line) - len(line.lstrip())
-
-
-def _in_list(out: list[str]) -> bool:
-  """Whether the last line is of an item."""
-  return bool(_ITEM.match(out[-1])) or out[-1].startswith('    ')
+  """The page with its graph drawn, and lists as Python-Markdown has them."""
+  return drawn('\n'.join(listed(markdown.split('\n'))))
 
 
 class Examples(griffe.Extension):
