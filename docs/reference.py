@@ -2,8 +2,8 @@
 
 Pages are made of the code: one for each room, from its docstrings, and one with
 all public names. Whatever is in docs/privacy/ is in the menu. Lists, which are
-written as GitHub reads them, are turned into what Python-Markdown reads, and the
-graph, which GitHub draws with a script, into a drawing.
+written as GitHub reads them, are turned into what Python-Markdown reads, and
+the graph, which GitHub draws with a script, into a drawing.
 """
 
 from __future__ import annotations
