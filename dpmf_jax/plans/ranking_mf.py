@@ -149,7 +149,7 @@ def resolved(
     room = (kept / many) ** power
     rank = min(max(few, round(min(strength / each, room))), MAX_RANK, kept - 1)
     least, part = _LEAST_ROOM
-    if strength < _MIN_STRENGTH or room < least and kept < part * num_items:
+    if strength < _MIN_STRENGTH or (room < least and kept < part * num_items):
       rank = 0
   if rank >= kept:
     raise ValueError(
