@@ -253,10 +253,10 @@ def _differences(folder, whole, *, bits: bool) -> Iterator[str]:
   names, wanted = _names(folder), _names(whole)
   if names != wanted:
     yield f'files differ: {sorted(names ^ wanted)}'
-  page = (ROOT / 'README.md').read_text()
+  page = (ROOT / 'docs' / 'reference' / 'commands.md').read_text()
   for name in names:
     if f'`{name.split("/")[0]}' not in page:
-      yield f'{name} is not in the README'
+      yield f'{name} is not in docs/reference/commands.md'
   for path in folder.parent.iterdir():
     if path.name not in ('run', 'log', 'ledger.db'):
       yield f'{path.name} is left beside the run'

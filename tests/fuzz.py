@@ -42,6 +42,8 @@ from typing import Any
 
 import jax
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dpmf_jax import accounting, certificates, files, training
 from dpmf_jax.accounting import encoding, ledger
@@ -164,11 +166,6 @@ def ratings_targets() -> Iterator[tuple[str, Target]]:
 
 
 def _parquet() -> list[bytes]:
-  try:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-  except ImportError:
-    return [b'PAR1']
   good = []
   for user in ([1, 2, 2], ['a', 'b', 'b']):
     file = io.BytesIO()
