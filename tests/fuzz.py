@@ -52,8 +52,8 @@ from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.federated.plan import RECOMMENDER, Node, Plan, read_plan
 from dpmf_jax.federated.plan import write_plan as write_plan
 from dpmf_jax.plans import SPECS
-from dpmf_jax.ratings import attributes, formats, specification, titles
-from dpmf_jax.ratings.ids import DataError
+from dpmf_jax.ratings import attributes, formats, kept, specification, titles
+from dpmf_jax.ratings.ids import DataError, OutsideScaleError
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.rows import training_data
 from dpmf_jax.runs import folders as run_folders
@@ -76,6 +76,7 @@ SCALE = (1.0, 5.0)
 OURS = (
   ValueError,
   DataError,
+  OutsideScaleError,
   checks.RejectedError,
   checks.RefusedError,
   ledger.BudgetExceeded,
@@ -93,7 +94,7 @@ def ratings_targets() -> Iterator[tuple[str, Target]]:
   dated = b'user,item,rating,timestamp\n1,2,3,2005-09-06\n2,2,4,2005-09-07\n'
   quoted = b'"user","item","rating"\n"a ""b""","x,y",4\n"c","z",5\n'
   texts = {
-    'text': [table, dated, quoted, gzip.compress(table)],
+    'text': [table, dated, quoted, gzip.compress(table), _zstd(table)],
     'u.data': [b'1\t10\t4\t881250949\n2\t11\t3\t881250950\n'],
     'ratings.dat': [b'1::10::4::978300760\n2::11::3::978302109\n'],
     'inter': [
@@ -116,6 +117,7 @@ def ratings_targets() -> Iterator[tuple[str, Target]]:
       functools.partial(formats.read, scale=SCALE),
     ),
   )
+  yield 'ratings, kept', _kept_target(table)
   good = [
     b'movieId,title,year\n1,"Toy, Story",1995\n2,Heat &amp; Dust,1983\n',
     b'1|Toy Story (1995)|01-Jan-1995\n2|GoldenEye (1995)|x\n',
@@ -163,6 +165,38 @@ def ratings_targets() -> Iterator[tuple[str, Target]]:
     return attributes.movielens(ratings, path.parent)
 
   yield 'attributes', file_target('u.user', good, movielens)
+
+
+def _zstd(data: bytes) -> bytes:
+  return pa.compress(data, codec='zstd', asbytes=True)
+
+
+def _kept_target(ratings: bytes) -> Target:
+  """Of the table that was kept when a file was read before."""
+
+  def read(content: bytes, folder: pathlib.Path) -> Any:
+    table = table_of(folder)
+    whole = table.read_bytes()
+    table.write_bytes(content)
+    try:
+      return again(folder)
+    finally:
+      table.write_bytes(whole)
+
+  def table_of(folder: pathlib.Path) -> pathlib.Path:
+    if not (folder / 'kept').exists():
+      (folder / 'r.csv').write_bytes(ratings)
+      again(folder)
+    (table,) = (folder / 'kept').iterdir()
+    return table
+
+  def again(folder: pathlib.Path) -> Any:
+    place, silent = folder / 'kept', lambda _: None
+    return kept.read(folder / 'r.csv', place, say=silent, least=0, scale=SCALE)
+
+  with tempfile.TemporaryDirectory() as name:
+    good = [table_of(pathlib.Path(name)).read_bytes()]
+  return Target(good, read, True, changed_bytes)
 
 
 def _parquet() -> list[bytes]:
