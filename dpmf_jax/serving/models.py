@@ -179,7 +179,7 @@ def load_model(folder: str | Path) -> Model:
   The certificate may be missing where there is no private/: the scale is in
   ids.json, too. One that is there is checked (`certificates.read`).
   """
-  folder = Path(folder)
+  folder = files.checked_path(folder, 'folder')
   needed = ['model.safetensors', 'ids.json']
   if (folder / 'private').is_dir():
     needed.append('certificate.json')  # it is written when a run is finished
