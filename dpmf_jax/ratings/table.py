@@ -13,7 +13,7 @@ import scipy.sparse
 
 from dpmf_jax.ratings.columns import choose
 from dpmf_jax.ratings.ids import DataError as DataError
-from dpmf_jax.ratings.ids import Where, factorize, pair_order, places
+from dpmf_jax.ratings.ids import Where, by_row, factorize, places
 
 Duplicates = Literal['last', 'first', 'mean', 'error']
 
@@ -467,13 +467,11 @@ def _grouped(
   user: np.ndarray, item: np.ndarray, num_users: int, num_items: int
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns (order by user, item and place, where in it a pair is new)."""
-  order = pair_order(user, item, num_users, num_items)
-  new = np.zeros(len(order), bool)
-  new[:1] = True
-  for index in (user, item):
-    index = index[order]
-    new[1:] |= index[1:] != index[:-1]
-  return order, new
+  table = by_row(user, item, num_users, num_items)
+  new = np.ones(len(user), bool)
+  new[1:] = table.indices[1:] != table.indices[:-1]
+  new[table.indptr[:-1][np.diff(table.indptr) > 0]] = True
+  return table.data, new
 
 
 def _added_up(
