@@ -1,7 +1,7 @@
 """Times reading a file of ratings and laying it out, and checks the targets.
 
   python -m benchmarks.ingest --ratings=10000000
-  python -m benchmarks.ingest --ratings=100000000 --parquet_parts=10
+  python -m benchmarks.ingest --ratings=100000000 --parquet_parts=10 --nolayout
 
 It makes a CSV file, or Parquet files, and reads them in a process of its own
 for every measurement: by Arrow, which reads the columns as text and makes
@@ -40,6 +40,7 @@ _PARQUET_PARTS = flags.DEFINE_integer(
   'parquet_parts', 0, 'So many Parquet files in place of one CSV file.', 0
 )
 _ROUNDS = flags.DEFINE_integer('rounds', 3, 'Times that each is measured.', 1)
+_LAYOUT = flags.DEFINE_bool('layout', True, 'Whether to lay them out, too.')
 _MEASURE = flags.DEFINE_string(
   'measure', None, 'Of the files in --path, as this script calls itself.'
 )
@@ -124,6 +125,8 @@ def by_library(path: str) -> dict[str, Any]:
 
   jax.devices()
   ratings, figures = measured(lambda: read(path, scale=(1, 5)))
+  if not _LAYOUT.value:
+    return figures
   _, layout = measured(lambda: jax.block_until_ready(training_data(ratings)))
   return figures | {f'layout_{name}': value for name, value in layout.items()}
 
@@ -164,13 +167,17 @@ def report(path: pathlib.Path) -> int:
       {
         'Arrow, seconds': arrow['seconds'],
         'read, seconds': read['seconds'],
+        'read, CPU seconds': read['cpu_seconds'],
         'read / Arrow': read['seconds'] / arrow['seconds'],
         'Arrow, bytes for a rating': arrow['bytes'] / count,
         'read, bytes for a rating': read['bytes'] / count,
+      }
+    )
+    if _LAYOUT.value:
+      rounds[-1] |= {
         'layout, seconds': read['layout_seconds'],
         'layout, CPU seconds': read['layout_cpu_seconds'],
       }
-    )
     print(f'round {number + 1}, load {os.getloadavg()[0]:.1f}', flush=True)
   targets = {
     'read, bytes for a rating': BYTES[kind],
@@ -193,9 +200,8 @@ def report(path: pathlib.Path) -> int:
 
 def in_own_process(name: str, path: pathlib.Path) -> dict[str, float]:
   command = [sys.executable, '-m', 'benchmarks.ingest', f'--measure={name}']
-  run = subprocess.run(
-    [*command, f'--path={path}'], check=True, stdout=subprocess.PIPE, text=True
-  )
+  command += [f'--path={path}', f'--layout={_LAYOUT.value}']
+  run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
   return json.loads(run.stdout.splitlines()[-1])
 
 
