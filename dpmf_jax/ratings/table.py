@@ -16,8 +16,8 @@ from dpmf_jax.ratings.ids import DataError as DataError
 from dpmf_jax.ratings.ids import (
   OutsideScaleError,
   Where,
+  by_row,
   factorize,
-  pair_order,
   places,
 )
 
@@ -478,13 +478,11 @@ def _grouped(
   user: np.ndarray, item: np.ndarray, num_users: int, num_items: int
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns (order by user, item and place, where in it a pair is new)."""
-  order = pair_order(user, item, num_users, num_items)
-  new = np.zeros(len(order), bool)
-  new[:1] = True
-  for index in (user, item):
-    index = index[order]
-    new[1:] |= index[1:] != index[:-1]
-  return order, new
+  table = by_row(user, item, num_users, num_items)
+  new = np.ones(len(user), bool)
+  new[1:] = table.indices[1:] != table.indices[:-1]
+  new[table.indptr[:-1][np.diff(table.indptr) > 0]] = True
+  return table.data, new
 
 
 def _added_up(
