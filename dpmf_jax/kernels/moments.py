@@ -38,7 +38,7 @@ class Residuals(NamedTuple):
 
   value: jax.Array  # [U, I] int32, at most 2^(LABEL_BITS + 1) in size
   rated: jax.Array  # [U, I] bool
-  count: jax.Array  # [U] int32
+  number: jax.Array  # [U] int32, of ratings
   square: jax.Array  # [U] int32, the sum of squares
 
 
@@ -104,7 +104,7 @@ def first_moments(
   1 over all items: v^2 times the sum of count_scale^2 and of residuals^2 is,
   and cutting towards zero only makes numbers smaller.
   """
-  square = own.square + own.count * (count_scale * count_scale)
+  square = own.square + own.number * (count_scale * count_scale)
   v = weights(square)[:, None] / spacing
   both = [
     jnp.where(own.rated, count_scale.astype(jnp.float32) * v, 0.0),
@@ -138,9 +138,9 @@ def second_moments(
   norms below ||x||^2 <= 1 and c ||a||^2 <= c: cutting towards zero only makes
   numbers smaller.
   """
-  square = jnp.maximum(own.square, own.count * least_square)
+  square = jnp.maximum(own.square, own.number * least_square)
   rows = own.value.astype(jnp.float32) * weights(square)[:, None]
-  part = (1 - SLACK) / jnp.maximum(own.count, 1).astype(jnp.float32)
+  part = (1 - SLACK) / jnp.maximum(own.number, 1).astype(jnp.float32)
   items = rows.shape[1]
   scale = jnp.full((items, items), math.sqrt(2.0), jnp.float32)
   scale = jnp.where(jnp.eye(items, dtype=bool), 1.0, scale) / spacing

@@ -40,6 +40,7 @@ from dpmf_jax.kernels.dense import eigen
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.plans.moments import (
+  ANSWERS,
   STEPS,
   MomentsConfig,
   check_size,
@@ -106,7 +107,8 @@ def _second(key: jax.Array, state: State, data: Data) -> State:
 
   Privacy: given the means, which the first step released, a user moves the
   upper triangles of the integer sums by at most `Plan.sensitivity`, see
-  `second_moments`; what is below is a copy of what is above.
+  `second_moments`; what is below is a copy of what is above. Each of ANSWERS
+  has noise of its own.
   """
   hyper = state.hyper
   sums = kernel.second_moments(
@@ -118,8 +120,9 @@ def _second(key: jax.Array, state: State, data: Data) -> State:
   items = sums.shape[-1]
   above = jnp.triu_indices(items)
   upper = sums[:, above[0], above[1]]
-  (draws,) = noise.draws(key, [upper.shape], data.by_user.mesh)
-  noisy = _finite(hyper.moments.add(upper, draws))
+  answers = jnp.broadcast_to(upper[None], (ANSWERS, *upper.shape))
+  (draws,) = noise.draws(key, [answers.shape], data.by_user.mesh)
+  noisy = _finite(hyper.moments.add(answers, draws)).mean(axis=0)
   noisy = noisy * jnp.where(above[0] == above[1], 1.0, 0.5**0.5)[None]
   full = jnp.zeros(sums.shape).at[:, above[0], above[1]].set(noisy)
   full = full.at[:, above[1], above[0]].set(noisy)
@@ -233,7 +236,8 @@ def _with_items(state: State) -> State:
   hyper, sums = state.hyper, state.sums
   rank = state.factors.item.shape[1] - 2
   count = item_counts(sums.first, hyper.counted, hyper.means.std)
-  stds = hyper.moments.std, hyper.moments.std / hyper.count_weight
+  std = hyper.moments.std / ANSWERS**0.5
+  stds = std, std / hyper.count_weight
   matrix, told = covariance(sums.second, count, stds)
   size, axes = eigen(_finite(matrix))
   ridge = jnp.maximum(jnp.quantile(size, _RIDGE_QUANTILE), 0.05)
@@ -283,10 +287,10 @@ def moments(config: MomentsConfig) -> System:
 
   Privacy: each step releases sums over users of terms that are functions of
   their own ratings, and of what the step before released: Gaussian mechanisms
-  whose unit is a user, with multipliers m_0 and m_1. Both together, adaptively,
-  are one with 1/m^2 = 1/m_0^2 + 1/m_1^2 (Dong, Roth and Su 2022, Corollary
-  3.3). What there is depends on public facts alone: settings, and the numbers
-  of users and items. Means, factors and ridge are computed from noisy sums.
+  whose unit is a user. All answers together, adaptively, are one with 1/m^2 =
+  sum of 1/m_s^2 (Dong, Roth and Su 2022, Corollary 3.3). What there is depends
+  on public facts alone: settings, and the numbers of users and items. Means,
+  factors and ridge are computed from noisy sums.
   What a user fits to the released items goes to that user only: joint
   differential privacy, as for `dpals`. docs/privacy/moments.md has the proof.
   """
