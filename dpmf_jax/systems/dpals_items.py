@@ -122,6 +122,23 @@ def updated(
   return Items(mean, count, weight, vector, sums)
 
 
+class Totals(NamedTuple):
+  """Noisy sums of items: total = count * mean + errors, less the center."""
+
+  count: jax.Array  # [I] sums of weights, estimated
+  total: jax.Array  # [I]
+  noise: jax.Array  # [I] variance of what was added to the total
+
+
+def totals(items: Items) -> Totals:
+  """What all sweeps together released of items' means, in ratings.
+
+  Privacy: of noisy sums alone.
+  """
+  precision = jnp.maximum(items.sums.precision, 1e-30)  # 0 before the first
+  return Totals(items.counts, items.sums.residual / precision, 1 / precision)
+
+
 def positive_counts(noisy: jax.Array, error: jax.Array) -> jax.Array:
   """The mean [I] of x >= 0 given x + N(0, error^2), x exponential.
 
