@@ -31,6 +31,17 @@ _JSON_NAMES = {
 }
 
 
+def cache_folder() -> Path:
+  """Where things are kept that can be made, or fetched, again.
+
+  $DPMF_CACHE or, in the user's folder for such things, dpmf_jax.
+  """
+  if given := os.environ.get('DPMF_CACHE'):
+    return Path(given).expanduser()
+  users = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
+  return Path(users).expanduser() / 'dpmf_jax'
+
+
 @contextlib.contextmanager
 def atomic(
   path: str | os.PathLike[str], *, mode: int | None = None

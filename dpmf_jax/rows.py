@@ -25,6 +25,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
+from dpmf_jax.ratings.ids import pair_order
 from dpmf_jax.ratings.table import Ratings, check_ratings
 
 SLOTS = 32
@@ -125,8 +126,8 @@ def rows(
       raise ValueError(
         f'{name} has {index.min()}..{index.max()}, but must be in 0..{size - 1}'
       )
-  by_row = np.lexsort((column, row))
-  row, column, value = row[by_row], column[by_row], value[by_row]
+  by_row = pair_order(row, column, num_rows, num_columns)
+  column, value = column[by_row], value[by_row]
   counts = np.bincount(row, minlength=num_rows)
   slices_of = -(-counts // slots)
   used = int(slices_of.sum())
@@ -138,13 +139,14 @@ def rows(
   first_slice = np.cumsum(slices_of) - slices_of  # [num_rows]
   first_rating = np.cumsum(counts) - counts  # [num_rows]
   rank = np.arange(used) - first_slice[slice_row]  # place among row's slices
-  first_column = column[first_rating[slice_row] + rank * slots]
-  order = np.argsort(first_column // NEAR, kind='stable')  # [used]
+  start = first_rating[slice_row] + rank * slots  # [used]
+  filled = np.minimum(counts[slice_row] - rank * slots, slots)  # [used]
+  order = np.argsort(column[start] // NEAR, kind='stable')  # [used]
   place = np.empty_like(order)
   place[order] = np.arange(used)
-  within = np.arange(row.size) - first_rating[row]
   # [N] place in the flat layout
-  slot = place[first_slice[row] + within // slots] * slots + within % slots
+  slot = np.repeat(place * slots - start, filled)
+  slot += np.arange(len(slot))
 
   flat_column = np.zeros(total * slots, np.int32)
   flat_value = np.zeros(total * slots, np.float32)
@@ -156,7 +158,7 @@ def rows(
     flat_epsilon[slot] = rounded_down(epsilon[by_row])
     flat_epsilon = flat_epsilon.reshape(chunks, slices, slots)
   length = np.zeros(total, np.int32)
-  length[:used] = np.minimum(counts[slice_row] - rank * slots, slots)[order]
+  length[:used] = filled[order]
   # Padding slices belong to the last row, and add zero.
   padded_row = np.full(total, max(num_rows - 1, 0), np.int32)
   padded_row[:used] = slice_row[order]

@@ -36,6 +36,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import safetensors.numpy
 
 from dpmf_jax import accounting, certificates, files, training
@@ -270,11 +272,6 @@ def ratings_targets() -> Iterator[tuple[str, Target]]:
 
 
 def _parquet() -> list[bytes]:
-  try:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-  except ImportError:
-    return [b'PAR1']
   good = []
   for user in ([1, 2, 2], ['a', 'b', 'b']):
     file = io.BytesIO()

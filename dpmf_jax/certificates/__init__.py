@@ -19,7 +19,7 @@ import dpmf_jax
 from dpmf_jax import accounting, files, plans
 from dpmf_jax.accounting import groups
 from dpmf_jax.accounting.encoding import decode, encode
-from dpmf_jax.certificates import wording
+from dpmf_jax.certificates import planned, wording
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.types import Guarantee
 
@@ -182,6 +182,31 @@ def certificate(
     raise ValueError(
       f'generator={generator!r}: what is proved is about {GENERATOR}'
     )
+  document = {
+    'schema': SCHEMA,
+    'date': datetime.now(UTC).isoformat(timespec='seconds'),
+    'run': run or str(uuid.uuid4()),
+    **_said(guarantee, delta),
+    'status': status,
+    'lists': lists or id_lists(None, guarantee),
+    'not_covered': list(NOT_COVERED),
+    'system': system,
+    'parameters': _settings(config) | (parameters or {}),
+    'randomness': dict(randomness),
+    'versions': versions(),
+  }
+  if public_ratings is not None:
+    document['parameters']['public_ratings'] = public_ratings
+    document['assumptions'].append(wording.PUBLIC_RATINGS)
+    document['not_covered'].append(wording.UNPROTECTED)
+  if personal is not None:
+    document['personal'] = {**personal, 'worst_case': document['epsilon']}
+  validate(document)
+  return document
+
+
+def _said(guarantee: Guarantee, delta: float | None) -> dict[str, Any]:
+  """What a certificate says of a guarantee at `delta`."""
   epsilon, accountant = None, 'none'
   if guarantee.event is None:
     delta = None
@@ -194,11 +219,8 @@ def certificate(
     epsilon = bounds[rule]
     single = isinstance(guarantee.event, accounting.Laplace)
     accountant = _RULES['laplace' if single and rule == 'exact' else rule]
-  document = {
-    'schema': SCHEMA,
-    'date': datetime.now(UTC).isoformat(timespec='seconds'),
-    'run': run or str(uuid.uuid4()),
-    'status': status,
+  return {
+    'status': guarantee.status,
     'epsilon': epsilon,
     'delta': delta,
     'unit': guarantee.unit,
@@ -206,26 +228,12 @@ def certificate(
     'adversary': guarantee.adversary,
     'released': list(guarantee.released),
     'secret': list(guarantee.secret),
-    'lists': lists or id_lists(None, guarantee),
-    'not_covered': list(NOT_COVERED),
     'assumptions': list(guarantee.assumptions),
     'groups': _groups(guarantee, delta),
     'mechanism': guarantee.mechanism,
     'event': guarantee.event and encode(guarantee.event),
     'accountant': accountant,
-    'system': system,
-    'parameters': _settings(config) | (parameters or {}),
-    'randomness': dict(randomness),
-    'versions': versions(),
   }
-  if public_ratings is not None:
-    document['parameters']['public_ratings'] = public_ratings
-    document['assumptions'].append(wording.PUBLIC_RATINGS)
-    document['not_covered'].append(wording.UNPROTECTED)
-  if personal is not None:
-    document['personal'] = {**personal, 'worst_case': epsilon}
-  validate(document)
-  return document
 
 
 def _ours(
@@ -281,8 +289,9 @@ def read(path: str | Path) -> dict[str, Any]:
   """The certificate in a run's folder or in a file, once it is found valid.
 
   Raises ValueError, which names the file, where it is broken, where its epsilon
-  is not what its event gives, or where a file beside it is not the one that it
-  is of. Who changes all of them together is found by a signature
+  is not what its event gives, where it says of a system with its settings what
+  this library does not (`planned.check`), or where a file beside it is not the
+  one that it is of. Who changes all of them together is found by a signature
   (`certificates.signatures`) alone.
   """
   path = Path(path)
@@ -292,9 +301,10 @@ def read(path: str | Path) -> dict[str, Any]:
   try:
     validate(document)
     _check_epsilon(document)
+    planned.check(document, _said)
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from None
-  check_files(path.parent, document)
+  _check_files(path.parent, document)
   return document
 
 
@@ -313,7 +323,7 @@ def _check_epsilon(document: dict[str, Any]) -> None:
     )
 
 
-def check_files(folder: Path, document: Mapping[str, Any]) -> None:
+def _check_files(folder: Path, document: Mapping[str, Any]) -> None:
   """Raises ValueError where a file in `folder` is not the certificate's."""
   named = document.get('files', {})
   if not isinstance(named, dict):

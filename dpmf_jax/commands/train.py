@@ -47,6 +47,7 @@ docs/systems.md.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -99,7 +100,11 @@ _ATTRIBUTES = flags.DEFINE_bool(
 _DATASET = flags.DEFINE_string(
   'dataset', None, 'A named data set, such as ml-100k, ml-1m or synthetic-1m.'
 )
-_RATINGS = flags.DEFINE_string('ratings', None, 'A ratings file, instead.')
+_RATINGS = flags.DEFINE_string(
+  'ratings',
+  None,
+  "A ratings file, instead; or several, such as 'parts/*.parquet'.",
+)
 _SCALE = flags.DEFINE_list(
   'scale',
   None,
@@ -112,6 +117,14 @@ _MAX_COUNT = flags.DEFINE_integer(
   '--ratings has counts, of clicks or plays, and so many of one count at most: '
   'a public fact. 1, the default of a file without ratings, makes all '
   'interactions alike.',
+)
+_RATINGS_CACHE = flags.DEFINE_string(
+  'ratings_cache',
+  None,
+  'Folder that keeps what was read of large --ratings, which the next run then '
+  'has at once. It holds private ratings, and only you may open it; by default '
+  'it is tables in $DPMF_CACHE, $XDG_CACHE_HOME/dpmf_jax or ~/.cache/dpmf_jax. '
+  'none keeps nothing.',
 )
 _TITLES = flags.DEFINE_string(
   'titles', None, 'A file with item titles for --ratings (movies.dat, u.item).'
@@ -235,9 +248,9 @@ _BUDGET_EPSILON = flags.DEFINE_string(
 GROUPS = {
   'data': (
     'dataset', 'data_dir', 'ratings', 'scale', 'max_count', *reading.FLAGS,
-    'titles', 'item_ids', 'user_ids', 'num_users', 'user_features',
-    'public_ratings', 'public_titles', 'save_prior', 'attributes', 'split',
-    'test_fraction', 'split_seed',
+    'ratings_cache', 'titles', 'item_ids', 'user_ids', 'num_users',
+    'user_features', 'public_ratings', 'public_titles', 'save_prior',
+    'attributes', 'split', 'test_fraction', 'split_seed',
   ),
   'privacy': (
     'epsilon', 'delta', 'unit', 'relation', 'variant', *specifications.FLAGS,
@@ -357,16 +370,27 @@ def _load():
     raise ValueError('pass one of --dataset=NAME and --ratings=FILE')
   titles = formats.read_titles(_TITLES.value) if _TITLES.value else None
   scale, most = _scale(), _MAX_COUNT.value
-  ratings = formats.read(
+  ratings = _read(
     path,
     scale=scale or (given.SCALE if most is None else None),
     max_count=most,
-    titles=titles,
     **reading.options(),
   )
   if scale is None:
     given.check_default_scale(ratings)
-  return ratings
+  return dataclasses.replace(ratings, titles=titles or {}, unique=True)
+
+
+def _read(path: str, **options: Any):
+  """The ratings of --ratings, maybe as they were read before."""
+  from dpmf_jax import files
+  from dpmf_jax.ratings import formats, kept
+
+  if _RATINGS_CACHE.value == 'none':
+    return formats.read(path, **options)
+  folder = Path(_RATINGS_CACHE.value or files.cache_folder() / 'tables')
+  say = lambda line: print(line, file=sys.stderr)
+  return kept.read(path, folder.expanduser(), say=say, **options)
 
 
 def _scale() -> tuple[float, float] | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 # Arrays have room for the longest id everywhere, at 4 bytes a character.
 _SHORT = 256
@@ -71,6 +72,45 @@ def factorize_integers(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   present[offset] = True
   place = np.cumsum(present, dtype=np.int32) - np.int32(1)
   return np.flatnonzero(present) + low, place[offset]
+
+
+def join_ids(
+  parts: list[tuple[np.ndarray, np.ndarray]],
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns (sorted ids, int32 index) of labels in parts, one after the other.
+
+  A part has (sorted ids, index); '7' is an integer where all of them are.
+  """
+  lists = [ids for ids, _ in parts]
+  if len({ids.dtype.kind for ids in lists}) > 1:
+    lists = [np.array(list(map(str, ids.tolist()))) for ids in lists]
+  ids, place = np.unique(np.concatenate(lists), return_inverse=True)
+  starts = np.cumsum([len(own) for own in lists])[:-1]
+  index = [
+    own.astype(np.int32)[index]
+    for own, (_, index) in zip(np.split(place, starts), parts, strict=True)
+  ]
+  return ids, np.concatenate(index)
+
+
+def pair_order(
+  row: np.ndarray, column: np.ndarray, num_rows: int, num_columns: int
+) -> np.ndarray:
+  """Returns [N], the order by row, then column, then place, in O(N).
+
+  Both are indices in range.
+  """
+  order = _index_order(column, num_columns)
+  return order[_index_order(row[order], num_rows)]
+
+
+def _index_order(index: np.ndarray, size: int) -> np.ndarray:
+  """Returns the stable order of indices below `size`, counted, not compared."""
+  count = len(index)
+  # One entry in each column; by row, SciPy lists them in the order of columns.
+  starts = np.arange(count + 1, dtype=np.int32 if count < 2**31 else np.int64)
+  entries = np.ones(count, np.int8), index, starts
+  return scipy.sparse.csc_array(entries, shape=(size, count)).tocsr().indices
 
 
 def places(known: np.ndarray, ids: np.ndarray) -> np.ndarray:

@@ -13,9 +13,12 @@ import scipy.sparse
 
 from dpmf_jax.ratings.columns import choose
 from dpmf_jax.ratings.ids import DataError as DataError
-from dpmf_jax.ratings.ids import Where, factorize, places
+from dpmf_jax.ratings.ids import Where, factorize, pair_order, places
 
 Duplicates = Literal['last', 'first', 'mean', 'error']
+
+# Of users, of items, and how many there are of both.
+_Indices = tuple[np.ndarray, np.ndarray, int, int]
 
 DUPLICATES = ('last', 'first', 'mean', 'error')
 
@@ -387,18 +390,18 @@ def assemble(
   (user_ids, user), (item_ids, item) = users, items
   if timestamp is not None:
     timestamp = _seconds(timestamp, where)
-  pair = user.astype(np.int64) * len(item_ids) + item
+  pairs = user, item, len(user_ids), len(item_ids)
   if clicks:
     if duplicates == 'error':
-      _resolve(pair, value, duplicates, where)
-    keep, value, timestamp = _added_up(pair, value, timestamp)
+      _resolve(pairs, value, duplicates, where)
+    keep, value, timestamp = _added_up(pairs, value, timestamp)
     value = np.clip(value, 1, scale[1])
     if not len(value):
       raise DataError(
         f'{where(0)}: count 0, as everywhere: nobody did anything'
       )
   else:
-    keep, value = _resolve(pair, value, duplicates, where)
+    keep, value = _resolve(pairs, value, duplicates, where)
     timestamp = None if timestamp is None else timestamp[keep]
   user_ids, user = _used(user_ids, user[keep])
   item_ids, item = _used(item_ids, item[keep])
@@ -460,17 +463,30 @@ def _check_numbers(
   )
 
 
+def _grouped(
+  user: np.ndarray, item: np.ndarray, num_users: int, num_items: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns (order by user, item and place, where in it a pair is new)."""
+  order = pair_order(user, item, num_users, num_items)
+  new = np.zeros(len(order), bool)
+  new[:1] = True
+  for index in (user, item):
+    index = index[order]
+    new[1:] |= index[1:] != index[:-1]
+  return order, new
+
+
 def _added_up(
-  pair: np.ndarray, count: np.ndarray, timestamp: np.ndarray | None
+  pairs: _Indices, count: np.ndarray, timestamp: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
   """Returns (rows to keep, sums of counts, last timestamps) of pairs.
 
   What counts 0 is left out.
   """
-  order = np.flatnonzero(count > 0)
-  order = order[np.argsort(pair[order], kind='stable')]
-  new = np.ones(len(order), bool)
-  new[1:] = pair[order][1:] != pair[order][:-1]
+  user, item, *sizes = pairs
+  there = np.flatnonzero(count > 0)
+  order, new = _grouped(user[there], item[there], *sizes)
+  order = there[order]
   start = np.flatnonzero(new)
   keep = order[start]
   back = np.argsort(keep)  # into the order in which they came
@@ -554,10 +570,10 @@ def _check(ratings: Ratings) -> None:
 
 
 def _check_unique(ratings: Ratings) -> None:
-  pair = ratings.user.astype(np.int64) * ratings.num_items + ratings.item
-  if has_duplicates(pair):
-    order = np.argsort(pair, kind='stable')
-    row = int(order[1:][pair[order][1:] == pair[order][:-1]].min())
+  sizes = len(ratings.user_ids), len(ratings.item_ids)
+  order, new = _grouped(ratings.user, ratings.item, *sizes)
+  if not new.all():
+    row = int(order[~new].min())
     raise DataError(
       f'{ratings.name}, row {row}: user '
       f'{ratings.user_ids[ratings.user[row]]} rates '
@@ -565,22 +581,13 @@ def _check_unique(ratings: Ratings) -> None:
     )
 
 
-def has_duplicates(keys: np.ndarray) -> bool:
-  """Returns whether a key occurs twice; one pass if they come sorted."""
-  if (keys[1:] > keys[:-1]).all():
-    return False
-  keys = np.sort(keys)
-  return bool((keys[1:] == keys[:-1]).any())
-
-
 def _resolve(
-  pair: np.ndarray, value: np.ndarray, duplicates: Duplicates, where: Where
+  pairs: _Indices, value: np.ndarray, duplicates: Duplicates, where: Where
 ) -> tuple[np.ndarray | slice, np.ndarray]:
   """Returns (rows to keep, their values) after the policy on duplicates."""
-  if not has_duplicates(pair):
+  order, new = _grouped(*pairs)
+  if new.all():
     return slice(None), value
-  order = np.argsort(pair, kind='stable')
-  new = np.concatenate([[True], pair[order][1:] != pair[order][:-1]])
   extra, start = int((~new).sum()), np.flatnonzero(new)
   what = f'{where(int(order[~new].min()))}: (user, item) rated before'
   if duplicates == 'error':

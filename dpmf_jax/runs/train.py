@@ -236,7 +236,12 @@ def train(
     }
 
     recorder = recording.Recorder(
-      made, data, test_rows, table.scale, task=chosen.task
+      made,
+      data,
+      test_rows,
+      table.scale,
+      task=chosen.task,
+      rounds=chosen.plan.rounds,
     )
     first_key, run_id = _fitted(
       chosen,

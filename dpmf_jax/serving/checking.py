@@ -13,7 +13,8 @@ import numpy as np
 
 from dpmf_jax.ratings.ids import id_array
 
-# U users, I items, D columns and N ratings. What else is there is not read.
+_AXES = {'U': 'users', 'I': 'items', 'D': 'columns', 'N': 'ratings'}
+# By letters of axes. What else is there is not read.
 _SHAPES = {
   'factors/user': 'UD',
   'factors/item': 'ID',
@@ -103,7 +104,7 @@ def _check_shapes(
       want in (None, size) for want, size in zip(wanted, shape, strict=False)
     )
     if not fits:
-      said = ', '.join('any' if size is None else str(size) for size in wanted)
+      said = ', '.join(str(sizes.get(each, _AXES[each])) for each in letters)
       raise ValueError(
         f'{path}, leaf {name}: has shape {list(shape)}, not [{said}]'
       )

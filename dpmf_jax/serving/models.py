@@ -32,7 +32,7 @@ _HALF_NUMBER = 4.0
 # deviations of a user's scores in that. Chosen on MovieLens-100K, too.
 _QUARTER = 0.5
 # Of systems that always have them.
-_BIASES = {'power_mf': (0, 1), 'dpals': (-2, -1)}
+_BIASES = {'power_mf': (0, 1), 'dpals': (-3, -2, -1)}
 ONE_ORDER = (
   'this model has a single number for each item (rank 0, or factors that are '
   'all zero): all users get the same list, or nearly, but for what they rated'
@@ -177,7 +177,7 @@ def load_model(folder: str | Path) -> Model:
   """The model in `folder`; ValueError names what is missing or broken.
 
   The certificate may be missing where there is no private/: the scale is in
-  ids.json, too.
+  ids.json, too. One that is there is checked (`certificates.read`).
   """
   folder = Path(folder)
   needed = ['model.safetensors', 'ids.json']
@@ -195,8 +195,7 @@ def load_model(folder: str | Path) -> Model:
     ids |= files.read_json(folder / USERS)
   ids = checked_ids(ids, folder / 'ids.json')
   proof = folder / 'certificate.json'
-  certificate = files.read_json(proof) if proof.is_file() else {}
-  certificates.check_files(folder, certificate)
+  certificate = certificates.read(proof) if proof.is_file() else {}
   leaves = released
   secret = folder / 'private' / 'unreleased.safetensors'
   if secret.is_file():
@@ -252,12 +251,12 @@ def _released_fit(released: dict[str, np.ndarray]) -> Fit | Sum | None:
 
 
 def bias_columns(certificate) -> tuple[int, ...]:
-  """Those that hold items' means and what meets users' biases."""
+  """Those of items' means and popularity, and what meets users' biases."""
   system = certificate.get('system')
   if system == 'gaussian_mf':
-    init = _parameters(certificate).get('init')
+    init = certificate.get('parameters', {}).get('init')
     return (0, 1) if init == 'bias' else ()
-  found = _parameters(certificate)
+  found = certificate.get('parameters', {})
   if system == 'power_mf' and 'public_ratings' in found:
     first = -2 - found['rank']  # what is public stands before its own columns
     return first, first + 1
@@ -265,7 +264,7 @@ def bias_columns(certificate) -> tuple[int, ...]:
 
 
 def _scale(ids, certificate, folder: Path) -> tuple[float, float]:
-  scale = ids.get('scale') or _parameters(certificate).get('scale')
+  scale = ids.get('scale') or certificate.get('parameters', {}).get('scale')
   if scale is None:
     raise ValueError(
       f'neither ids.json nor certificate.json in {folder} has the scale of '
@@ -275,11 +274,6 @@ def _scale(ids, certificate, folder: Path) -> tuple[float, float]:
     return check_scale(scale)
   except ValueError as error:
     raise ValueError(f'{folder}: {error}') from None
-
-
-def _parameters(certificate) -> dict[str, Any]:
-  found = certificate.get('parameters')
-  return found if isinstance(found, dict) else {}
 
 
 def _load_seen(path: Path, shape) -> scipy.sparse.csr_array | None:

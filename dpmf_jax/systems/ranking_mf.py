@@ -62,11 +62,11 @@ _ROW_QUANTILE = 0.5
 # weight that it could have; all of it is this, where popularity weighs 1.
 _HALF_WEIGHT = 1.0, 0.02
 _MOST_WEIGHT = 1.25
-# Of the strongest factor, its correlation with popularity, both squared, up to
-# which factors have all of their weight, and from which on they have none; and
-# the part of the items it is made of, from which on and up to which the same
-# holds. The better of both counts; see `_told_apart`.
-_ALIKE, _SPREAD = (0.6, 0.7), (0.2, 0.3)
+# Of the strongest factor, its correlation with popularity, both squared, from
+# which on factors have no weight, and up to which they have all of it; and the
+# part of the items it is made of, up to which and from which on the same holds.
+# Both count; see `_told_apart`.
+_ALIKE, _SPREAD = (0.7, 0.62), (0.05, 0.15)
 # Popularity in the row of a user without interactions.
 _COLD = 1e-3
 
@@ -303,7 +303,7 @@ def _told_apart(known: Known) -> jax.Array:
   norms = jnp.linalg.norm(apart, axis=1)
   alike = jnp.dot(*apart) / jnp.maximum(norms[0] * norms[1], 1e-20)
   part = lambda x, none, all_: jnp.clip((x - none) / (all_ - none), 0.0, 1.0)
-  return jnp.maximum(part(alike, *_ALIKE[::-1]), part(spread, *_SPREAD))
+  return part(alike, *_ALIKE) * part(spread, *_SPREAD)
 
 
 def _model(state: State, data: Data) -> Release:
