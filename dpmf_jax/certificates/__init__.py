@@ -153,6 +153,7 @@ def certificate(
   parameters: dict[str, Any] | None = None,
   lists: dict[str, str] | None = None,
   personal: dict[str, Any] | None = None,
+  public_ratings: str | None = None,
 ) -> dict[str, Any]:
   """The certificate of a finished run as JSON values, valid by its schema.
 
@@ -169,6 +170,8 @@ def certificate(
     lists: what `id_lists` says; by default that they are from the ratings.
     personal: what is said of each rating's own epsilon, or None where all have
       the same (`systems.personalized_pmf.personal`).
+    public_ratings: name and hash of the public ratings that items start from;
+      None where there are none.
   """
   status = guarantee.status
   if status == 'proved' and not _ours(guarantee, system, config, features):
@@ -192,6 +195,10 @@ def certificate(
     'randomness': dict(randomness),
     'versions': versions(),
   }
+  if public_ratings is not None:
+    document['parameters']['public_ratings'] = public_ratings
+    document['assumptions'].append(wording.PUBLIC_RATINGS)
+    document['not_covered'].append(wording.UNPROTECTED)
   if personal is not None:
     document['personal'] = {**personal, 'worst_case': document['epsilon']}
   validate(document)
