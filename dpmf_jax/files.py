@@ -32,6 +32,13 @@ _JSON_NAMES = {
 }
 
 
+def checked_path(path: Any, name: str) -> Path:
+  """`path` as a Path; ValueError names the argument that it is."""
+  if not isinstance(path, str | os.PathLike):
+    raise ValueError(f'{name}={path!r} must be a path')
+  return Path(path)
+
+
 def cache_folder() -> Path:
   """Where things are kept that can be made, or fetched, again.
 

@@ -251,9 +251,10 @@ def coo_data(
   value = jnp.where(jnp.isnan(value), 0.0, value)
   used = used & good
   slices = max(1, min(len(used), _COO_SLICES))
-  chunked = lambda x: jnp.pad(
-    jnp.where(used, x, 0), (0, -len(used) % slices)
-  ).reshape(-1, slices)
+  more = -len(used) % slices if len(used) else 1  # there is always a slice
+  chunked = lambda x: jnp.pad(jnp.where(used, x, 0), (0, more)).reshape(
+    -1, slices
+  )
   value = chunked(value)[..., None]
   length = chunked(used.astype(jnp.int32))
   user, item = chunked(user), chunked(item)

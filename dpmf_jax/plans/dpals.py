@@ -25,8 +25,11 @@ from dpmf_jax.types import Guarantee, Relation, Tails
 MAX_RANK = 16
 # What earlier sweeps weigh in the vectors' sums.
 MEMORY = 0.4
-# Of users' biases in their fits to what is released.
+# Of users' biases, and of their slopes on means and on popularity, in their
+# fits to what is released.
 FINAL_BIAS_RIDGE = 5.0
+SLOPE_RIDGE = 5.0
+POPULARITY_RIDGE = 40.0
 # Part of delta that is kept for the end of the noise's tails. What they take
 # depends on the number of items, which a guarantee does not look up.
 TAIL_SHARE = 1e-4

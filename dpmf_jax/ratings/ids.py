@@ -19,6 +19,14 @@ class DataError(ValueError):
   """Ratings that cannot be used; the message says which, and what to do."""
 
 
+class OutsideScaleError(DataError):
+  """A rating outside the scale, and what to do if that is not the right one."""
+
+  def __init__(self, message: str, otherwise: str = ''):
+    super().__init__(message + otherwise)
+    self.message = message
+
+
 def factorize(
   labels: Any, role: str, where: Where
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -21,6 +21,8 @@ from dpmf_jax.evaluation import popular
 from dpmf_jax.plans import selection
 from dpmf_jax.plans.spec import Task
 from dpmf_jax.ratings.given import ratings_of
+from dpmf_jax.ratings.priors import matched
+from dpmf_jax.ratings.priors import public_prior as prior_of_public
 from dpmf_jax.ratings.specification import AskedEpsilons
 from dpmf_jax.ratings.splits import hold_out_last, random_split
 from dpmf_jax.ratings.table import Ratings, with_public_ids
@@ -28,6 +30,7 @@ from dpmf_jax.rows import Data, device_mesh, training_data
 from dpmf_jax.runs import choosing, folders, measuring, recording, timing
 from dpmf_jax.runs.choosing import Chosen, Threshold
 from dpmf_jax.runs.run import Run
+from dpmf_jax.systems.public import with_public
 from dpmf_jax.training import fit
 from dpmf_jax.types import System
 
@@ -62,6 +65,7 @@ def train(
   item_ids: Sequence[Any] | None = None,
   num_users: int | None = None,
   user_features: np.ndarray | None = None,
+  public_ratings: Any = None,
   threshold: Threshold | None = None,
   asked: AskedEpsilons | None = None,
   split: Split = 'random',
@@ -114,6 +118,10 @@ def train(
       as there may be, not counted in the ratings.
     user_features: [U, F] public facts of users in the order of
       `ratings.user_ids`, for systems that take them.
+    public_ratings: ratings that anyone may see, of the same items by title or
+      id, which items start from: what `ratings` may be, or a `Prior` or the
+      file of one (`save_prior`). For `auto`, power_mf, dpals and ranking_mf.
+      They are not protected, and must not be taken from `ratings`.
     threshold: personalised systems, in place of epsilon: the epsilon that
       noise is made for, or a rule for it that looks at `asked`.
     asked: personalised systems: the public distribution of epsilons that may
@@ -171,6 +179,14 @@ def train(
   chosen = choosing.chosen(
     system, given, task, variant, delta, threshold, asked, table, user_features
   )
+  public_prior = None
+  if public_ratings is not None:
+    public_prior = matched(prior_of_public(public_ratings), table)
+    system_of_both = with_public(chosen.name, chosen.system, public_prior)
+    chosen = chosen._replace(system=system_of_both)
+    if progress:
+      shown = np.mean(public_prior.place[table.item] >= 0)
+      print(f'{public_prior} (not for publication: {shown:.0%} of the ratings)')
   made = chosen.system
   lap('system chosen')
   if table.most_users and made.guarantee.unit != 'user':
@@ -203,7 +219,9 @@ def train(
       **({'max_count': int(table.scale[1])} if table.clicks else {}),
       **({} if threshold is None else {'threshold': str(threshold)}),
     }
-    further = _further(public or {}, {*facts, 'num_users'}, chosen)
+    stated = None if public_prior is None else public_prior.stated
+    known = {*facts, 'num_users', 'public_ratings'}
+    further = _further(public or {}, known, chosen)
     # A hash of the file that features are from says more than one of an array.
     facts |= {**_stated_features(user_features), **further}
     if lists['users'] != wording.SECRET_COUNTED:
@@ -216,10 +234,16 @@ def train(
       'ratings': folders.digest(learned),
       'epsilons': _digest(learned.epsilon),
       'features': _digest(user_features),
+      'public_ratings': stated,
     }
 
     recorder = recording.Recorder(
-      made, data, test_rows, table.scale, task=chosen.task
+      made,
+      data,
+      test_rows,
+      table.scale,
+      task=chosen.task,
+      rounds=chosen.plan.rounds,
     )
     first_key, run_id = _fitted(
       chosen,
@@ -248,8 +272,15 @@ def train(
       parameters=facts,
       lists=lists,
       personal=own and own.statement(asked),
+      public_ratings=stated,
     )
     report = measuring.facts(chosen, recorder, learned, test)
+    if public_prior is not None:
+      report['public_ratings'] = measuring.matched(
+        public_prior, learned, recorder.model
+      )
+      if progress and not report['public_ratings']['used']:
+        print('they are not used: noisy sums have too little to do with them')
     if chosen.task == 'rating':
       report |= measuring.accuracy(
         recorder, data.by_user, test_rows, learned, test

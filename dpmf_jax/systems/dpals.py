@@ -28,6 +28,8 @@ from dpmf_jax.mechanisms import noise
 from dpmf_jax.plans.dpals import (
   FINAL_BIAS_RIDGE,
   MEMORY,
+  POPULARITY_RIDGE,
+  SLOPE_RIDGE,
   DPALSConfig,
   check_tails,
   lattice_spacing,
@@ -44,9 +46,7 @@ _MAX_LABEL = 6.0
 
 
 class State(NamedTuple):
-  factors: (
-    Factors  # users as of the last sweep (secret); items (vector, mean, 1)
-  )
+  factors: Factors  # users as of the last sweep (secret); items as released
   items: dpals_items.Items
   hyper: Any
 
@@ -68,6 +68,8 @@ def hyper_of(config: DPALSConfig, num_users: int) -> Any:
     **{name: getattr(config, name) * quarter for name in in_quarters},
     memory=MEMORY,
     final_bias_ridge=FINAL_BIAS_RIDGE,
+    slope_ridge=SLOPE_RIDGE,
+    popularity_ridge=POPULARITY_RIDGE,
     noise=noise.lattice_noise(
       plan(config).noise['sums'],
       lattice_spacing(config, num_users),
@@ -135,18 +137,22 @@ def step(key: jax.Array, state: State, data: Data) -> State:
     adaptivity=hyper.adaptivity,
     memory=hyper.memory,
   )
-  one = jnp.ones_like(users.bias)[:, None]
-  bias = (users.bias - hyper.center)[:, None]
-  factors = Factors(
-    jnp.concatenate([users.vector, one, bias], axis=1), item_factors(items)
-  )
-  return State(factors, items, hyper)
+  bias = users.bias - hyper.center
+  columns = [jnp.zeros_like(bias), jnp.ones_like(bias), bias]
+  columns = jnp.stack(columns, axis=1)
+  user = jnp.concatenate([users.vector, columns], axis=1)
+  return State(Factors(user, item_factors(items)), items, hyper)
 
 
 def item_factors(items: dpals_items.Items) -> jax.Array:
-  """[I, D + 2]: vector, mean and a 1 for the user's bias."""
-  mean = items.mean[:, None]
-  return jnp.concatenate([items.vector, mean, jnp.ones_like(mean)], axis=1)
+  """[I, D + 3]: vector, popularity, mean and a 1 for the user's bias.
+
+  Popularity is how often an item is rated, in logarithms: some people are
+  stricter with what everybody sees than others.
+  """
+  mean = items.mean - dpals_items.common_mean(items)
+  columns = [dpals_items.popularity(items), mean, jnp.ones_like(mean)]
+  return jnp.concatenate([items.vector, jnp.stack(columns, axis=1)], axis=1)
 
 
 def model(state: State, data: Data) -> Release:
@@ -155,13 +161,17 @@ def model(state: State, data: Data) -> Release:
 
 
 def _released(state: State) -> Release:
-  """Items; users fit a vector and a bias, and take an item's mean as it is."""
+  """Items; users fit a vector, a bias and slopes on means and popularity."""
   hyper, item = state.hyper, item_factors(state.items)
   prior = jnp.zeros(item.shape[1]).at[-2].set(1.0)
-  ridge = hyper.final_vector_ridge * jnp.square(hyper.quarter)
-  ridge = jnp.full_like(prior, ridge).at[-1].set(hyper.final_bias_ridge)
-  fit = Fit(prior, ridge.at[-2].set(jnp.inf))
-  return Release(Factors(None, item), hyper.center, fit, state.items.counts)
+  square = jnp.square(hyper.quarter)
+  ridge = jnp.full_like(prior, hyper.final_vector_ridge * square)
+  ridge = ridge.at[-3].set(hyper.popularity_ridge)
+  ridge = ridge.at[-2].set(hyper.slope_ridge * square)
+  ridge = ridge.at[-1].set(hyper.final_bias_ridge)
+  offset = hyper.center + dpals_items.common_mean(state.items)
+  numbers = state.items.counts
+  return Release(Factors(None, item), offset, Fit(prior, ridge), numbers)
 
 
 def dpals(config: DPALSConfig) -> System:
@@ -182,7 +192,7 @@ def dpals(config: DPALSConfig) -> System:
     check_tails(used, num_items)
     hyper, rank = hyper_of(used, num_users), cast(int, used.rank)
     items = dpals_items.start(key, num_items, rank, hyper.quarter)
-    user = jnp.zeros((num_users, rank + 2)).at[:, -2].set(1.0)
+    user = jnp.zeros((num_users, rank + 3)).at[:, -2].set(1.0)
     return State(Factors(user, item_factors(items)), items, hyper)
 
   return System(

@@ -36,6 +36,8 @@ MAX_NORM = 2.0  # of a vector
 MAX_MEAN = 3.0
 # Part of the mean count that is added before weights are computed.
 _MIN_COUNT = 0.3
+# Added to counts before their logarithm is taken.
+_FEW = 0.3
 
 
 class Sums(NamedTuple):
@@ -43,7 +45,8 @@ class Sums(NamedTuple):
 
   precision: jax.Array  # [I] of a coordinate
   counts: jax.Array  # [I]
-  residual: jax.Array  # [I]
+  residual: jax.Array  # [I] of what `reference` leaves of ratings
+  reference: jax.Array  # [I] means that residuals were taken from
   vector: jax.Array  # [I, D], a mean and no sum
   vector_variance: jax.Array  # [I]
 
@@ -65,7 +68,7 @@ def start(
   zero = jnp.zeros(num_items)
   vector = _SCALE * jax.random.normal(key, (num_items, rank)) * quarter
   vector = clip_rows(vector, MAX_NORM * quarter)
-  sums = Sums(zero, zero, zero, jnp.zeros((num_items, rank)), zero)
+  sums = Sums(zero, zero, zero, zero, jnp.zeros((num_items, rank)), zero)
   return Items(zero, zero, zero + 1.0, vector, sums)
 
 
@@ -88,18 +91,19 @@ def updated(
   noisy = jnp.where(jnp.isfinite(noisy), noisy, 0.0) / items.weight[:, None]
   variance = jnp.square(std / items.weight)  # [I]
   sums, precision = items.sums, 1.0 / variance
-  # Labels were taken from the mean so far, which is put back.
-  residual = noisy[:, 1] + items.counts * items.mean
   sums = sums._replace(
     precision=sums.precision + precision,
     counts=sums.counts + precision * noisy[:, 0] / count_scale,
-    residual=sums.residual + precision * residual,
+    residual=sums.residual + precision * noisy[:, 1],
+    reference=sums.reference + precision * items.mean,
   )
   error = jnp.sqrt(1.0 / sums.precision)
   count = positive_counts(sums.counts / sums.precision, error / count_scale)
   rating = _RATING * jnp.minimum(1.0, contribution / (quarter * _TYPICAL))
+  # Residuals are count * (mean - reference) with the true count in all sweeps,
+  # so the reference is put back once, with the best estimate of it.
   mean = shrunk_means(
-    sums.residual / sums.precision,
+    (sums.residual + count * sums.reference) / sums.precision,
     count,
     jnp.square(error) + count * rating * jnp.square(quarter),
     _SPREAD * jnp.square(quarter),
@@ -120,6 +124,41 @@ def updated(
   typical = jnp.sum(count * jnp.square(weight)) / jnp.sum(count)
   weight = jnp.minimum(weight / jnp.sqrt(typical), MAX_ITEM_WEIGHT)
   return Items(mean, count, weight, vector, sums)
+
+
+class Totals(NamedTuple):
+  """Noisy sums of items: total = count * mean + errors, less the center."""
+
+  count: jax.Array  # [I] sums of weights, estimated
+  total: jax.Array  # [I]
+  noise: jax.Array  # [I] variance of what was added to the total
+
+
+def totals(items: Items) -> Totals:
+  """What all sweeps together released of items' means, in ratings.
+
+  Privacy: of noisy sums alone.
+  """
+  count, sums = items.counts, items.sums
+  precision = jnp.maximum(sums.precision, 1e-30)  # 0 before the first
+  total = (sums.residual + count * sums.reference) / precision
+  return Totals(count, total, 1 / precision)
+
+
+def common_mean(items: Items) -> jax.Array:
+  """[] the mean of all ratings, less the center."""
+  return _mean_over_ratings(items.mean, items.counts)
+
+
+def popularity(items: Items) -> jax.Array:
+  """[I] logarithms of counts, less their mean over ratings."""
+  size = jnp.log(items.counts + _FEW)
+  return size - _mean_over_ratings(size, items.counts)
+
+
+def _mean_over_ratings(values: jax.Array, counts: jax.Array) -> jax.Array:
+  """[] of `values` [I]; before any sweep counts are 0."""
+  return jnp.sum(values * counts) / jnp.maximum(jnp.sum(counts), 1e-6)
 
 
 def positive_counts(noisy: jax.Array, error: jax.Array) -> jax.Array:
