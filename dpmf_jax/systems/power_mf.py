@@ -49,12 +49,22 @@ from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Fit, Release, System
 
 
+class Pair(NamedTuple):
+  """Noisy counts and sums of rows, in quarters, and variances of the noise."""
+
+  count: jax.Array  # [R]
+  total: jax.Array  # [R]
+  count_variance: jax.Array  # []
+  total_variance: jax.Array  # []
+
+
 class State(NamedTuple):
   """All of it is computed from noisy sums."""
 
   factors: Factors  # [U, D], [I, D]
   user: Means  # biases and counts
   item: Means  # means, from the middle of the scale, and counts
+  pair: Pair  # of items, from the middle of the scale
   prior: jax.Array  # [D, D] covariance of users' vectors
   done: jax.Array  # int32, steps so far
   hyper: Any  # `traced`
@@ -76,7 +86,7 @@ def _label(rows: Rows, state: State, column_mean, row_mean=None) -> jax.Array:
 
 
 def noisy_pair(key, state: State, rows: Rows, others: int, label, how):
-  """Noisy counts and sums [R] of rows, and variances, for `shrunk_means`.
+  """Noisy counts and sums of rows, a `Pair` for `shrunk_means`.
 
   Privacy: `normal.lattice_equations` with factors that are all 1 has exact
   sums; one rating moves (count_scale * count, sum) of its row by at most
@@ -104,12 +114,7 @@ def noisy_pair(key, state: State, rows: Rows, others: int, label, how):
   total = of_total.add(counts.vector[:, 0], column(1))
   # Of a coordinate of L2-Laplace noise in two dimensions, or of Gaussian.
   variance = jnp.square(of_total.std) * (3.0 if pure else 1.0)
-  return {
-    'count': count,
-    'total': total,
-    'count_variance': variance / jnp.square(hyper.count_scale),
-    'total_variance': variance,
-  }
+  return Pair(count, total, variance / jnp.square(hyper.count_scale), variance)
 
 
 def noisy_sums(key, state: State, rows: Rows, label, own, other):
@@ -172,14 +177,15 @@ def _item_means(key, state: State, data: Data, how) -> State:
   rows, users = data.by_item, data.by_user.num_rows
   label = _label(rows, state, None)
   pair = noisy_pair(key, state, rows, users, label, how)
-  return state._replace(item=shrunk_means(**pair, most=users))
+  item = shrunk_means(**pair._asdict(), most=users)
+  return state._replace(item=item, pair=pair)
 
 
 def _user_biases(key, state: State, data: Data, how) -> State:
   rows, items = data.by_user, data.by_item.num_rows
   label = _label(rows, state, state.item.mean)
   pair = noisy_pair(key, state, rows, items, label, how)
-  return state._replace(user=shrunk_means(**pair, most=items))
+  return state._replace(user=shrunk_means(**pair._asdict(), most=items))
 
 
 def _user_factors(key, state: State, data: Data) -> State:
@@ -298,6 +304,7 @@ def power_mf(config: PowerMFConfig) -> System:
       factors=Factors(jnp.zeros((users, config.rank)), start),
       user=means(users),
       item=means(items),
+      pair=Pair(*jnp.zeros((2, items)), *jnp.ones(2)),
       prior=jnp.zeros((config.rank, config.rank)),
       done=jnp.int32(0),
       hyper=hyper,
