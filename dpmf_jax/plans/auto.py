@@ -19,6 +19,10 @@ _RANKS = 3, 16
 _VECTORS_FROM = 33.0
 _EACH = 40.0
 MAX_RANK = 8
+# With so many users for each item, sums over users are worth more than sums of
+# factors of all users and all items: whole users are protected then. Jester, of
+# the public data sets, has 250.
+_USERS_PER_ITEM = 50
 
 
 def rank_for(mu: float, num_users: int, num_items: int) -> int:
@@ -64,7 +68,9 @@ def recommended(
   Unit 'rating' (relation 'add_remove') is `power_mf`: factors where `signal`
   is at least 14, one for every 6 of it, 3 to 16 of them, in 6 rounds below 24
   and in 8 from there; and item means alone below 14, or where delta is 0. Unit
-  'user' is `dpals`, with a rank by `auto.rank_for`.
+  'user' is `dpals`, with a rank by `auto.rank_for`. It is so for unit 'rating',
+  too, where it has factors and there are 50 users and more for each item: who
+  protects a user protects each of their ratings, and its guarantee says user.
 
   Args:
     unit: what is protected.
@@ -82,14 +88,16 @@ def recommended(
       f'num_users={num_users!r} and num_items={num_items!r} must be at least 1'
     )
   delta = checked_number('delta', delta)
-  if unit == 'user':
-    if not delta > 0:
-      raise ValueError(f'unit user needs a delta above 0, got {delta}')
+  if unit not in ('rating', 'user'):
+    raise ValueError(f"unit={unit!r} must be 'rating' or 'user'")
+  if unit == 'user' and not delta > 0:
+    raise ValueError(f'unit user needs a delta above 0, got {delta}')
+  if delta > 0:
     mu = gaussian.mu_of(epsilon, delta)
     rank = rank_for(mu, num_users, num_items)
-    return 'dpals', {'relation': 'add_remove', 'rank': rank}
-  if unit != 'rating':
-    raise ValueError(f"unit={unit!r} must be 'rating' or 'user'")
+    few_items = num_users >= _USERS_PER_ITEM * num_items
+    if unit == 'user' or (rank and few_items):
+      return 'dpals', {'relation': 'add_remove', 'rank': rank}
   rank, rounds = 0, 1
   if delta > 0:
     strength = signal(
