@@ -50,6 +50,7 @@ if TYPE_CHECKING:
   from dpmf_jax.plans.local_ranking import (
     LocalRankingConfig as LocalRankingConfig,
   )
+  from dpmf_jax.plans.moments import MomentsConfig as MomentsConfig
   from dpmf_jax.plans.nonprivate import NonprivateConfig as NonprivateConfig
   from dpmf_jax.plans.objective_pmf import (
     ObjectivePMFConfig as ObjectivePMFConfig,
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
   langevin = _factory(LangevinConfig)
   local_mf = _factory(LocalMFConfig)
   local_ranking = _factory(LocalRankingConfig)
+  moments = _factory(MomentsConfig)
   nonprivate = _factory(NonprivateConfig)
   objective_pmf: Callable[..., System]
   personalized_pmf: Callable[..., System]

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import dpmf_jax
 from dpmf_jax import accounting, files, plans
-from dpmf_jax.accounting import groups
+from dpmf_jax.accounting import groups, ledger
 from dpmf_jax.accounting.encoding import decode, encode
 from dpmf_jax.certificates import planned, wording
 from dpmf_jax.ratings.table import Ratings
@@ -294,7 +294,7 @@ def read(path: str | Path) -> dict[str, Any]:
   one that it is of. Who changes all of them together is found by a signature
   (`certificates.signatures`) alone.
   """
-  path = Path(path)
+  path = files.checked_path(path, 'path')
   if path.is_dir():
     path = path / 'certificate.json'
   document = files.read_json(path)
@@ -319,7 +319,7 @@ def _check_epsilon(document: dict[str, Any]) -> None:
   if stated < found * (1 - 1e-9) or (same and stated > found * (1 + 1e-9)):
     raise ValueError(
       f'certificate, field epsilon: {stated:.6g} is not what its event costs, '
-      f'{found:.6g} at delta {document["delta"]:g}'
+      f'{found:.6g} at delta {ledger.plain(document["delta"])}'
     )
 
 

@@ -41,6 +41,10 @@ of user,epsilon) or --specification=fractions (drawn as published). In place of
     --specification=fractions --threshold=best --method=sampling \\
     --output=runs/own
 
+With --verbosity=1 it is said where the seconds go. What JAX compiles is kept in
+$DPMF_CACHE, $XDG_CACHE_HOME/dpmf_jax or ~/.cache/dpmf_jax, unless
+JAX_COMPILATION_CACHE_DIR names another folder.
+
 Settings that a system has and that are not given keep its own default; see
 docs/systems.md.
 """
@@ -58,6 +62,7 @@ from absl import flags
 from dpmf_jax import plans
 from dpmf_jax.commands import (
   cli,
+  compiled,
   ledgers,
   plugins,
   reading,
@@ -275,17 +280,22 @@ ONLY = {
 
 def main(argv) -> int:
   del argv
+  compiled.keep()
   import jax
 
   # One device per core: a chunk of ratings is summed on each.
   jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
 
   from dpmf_jax.accounting import ledger
-  from dpmf_jax.runs import folders
+  from dpmf_jax.runs import folders, timing
   from dpmf_jax.runs.train import train
 
+  lap, spent = timing.laps(), timing.compiling()
   try:
-    run = train(**_arguments())
+    arguments = _arguments()
+    lap('ratings read')
+    run = train(**arguments)
+    lap(f'trained, with {spent():.2f} s for compiling')
   except ledger.BudgetExceeded as error:
     print(f'refused: {error}', file=sys.stderr)
     return 1

@@ -27,7 +27,7 @@ from dpmf_jax.ratings.specification import AskedEpsilons
 from dpmf_jax.ratings.splits import hold_out_last, random_split
 from dpmf_jax.ratings.table import Ratings, with_public_ids
 from dpmf_jax.rows import Data, device_mesh, training_data
-from dpmf_jax.runs import choosing, folders, measuring, recording
+from dpmf_jax.runs import choosing, folders, measuring, recording, timing
 from dpmf_jax.runs.choosing import Chosen, Threshold
 from dpmf_jax.runs.run import Run
 from dpmf_jax.systems.public import with_public
@@ -156,7 +156,7 @@ def train(
   down there before any noise is drawn, and refused (BudgetExceeded) if it
   would cost too much.
   """
-  began = time.monotonic()
+  began, lap = time.monotonic(), timing.laps()
   test_fraction = _share(split, test_fraction)
   _check_evaluation(test_fraction, split_seed, ranking_k, ranking_threshold)
   _check_reports(report_every, checkpoint_seconds)
@@ -188,6 +188,7 @@ def train(
       shown = np.mean(public_prior.place[table.item] >= 0)
       print(f'{public_prior} (not for publication: {shown:.0%} of the ratings)')
   made = chosen.system
+  lap('system chosen')
   if table.most_users and made.guarantee.unit != 'user':
     raise ValueError(
       f'num_users={table.most_users} is for what protects whole users, and '
@@ -207,6 +208,7 @@ def train(
     mesh = device_mesh(devices)
     data = training_data(learned, mesh=mesh)
     test_rows = None if test is None else training_data(test, mesh=mesh).by_user
+    lap('ratings split and laid out')
     lists = certificates.id_lists(table, made.guarantee)
     facts = {
       'dataset': table.name,
@@ -257,6 +259,7 @@ def train(
       progress=progress,
     )
 
+    lap('steps done')
     own = made.personal
     certificate = certificates.certificate(
       made.guarantee,
@@ -301,6 +304,7 @@ def train(
         ranking_threshold,
         progress=progress,
       )
+    lap('accuracy measured')
     report['seconds'] = round(time.monotonic() - began, 3)
     run = Run(
       whole=recorder.model,
@@ -312,6 +316,7 @@ def train(
     )
     if folder is not None:
       run.write(folder)
+      lap('files written')
     return run
 
 

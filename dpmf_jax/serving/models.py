@@ -32,7 +32,7 @@ _HALF_NUMBER = 4.0
 # deviations of a user's scores in that. Chosen on MovieLens-100K, too.
 _QUARTER = 0.5
 # Of systems that always have them.
-_BIASES = {'power_mf': (0, 1), 'dpals': (-3, -2, -1)}
+_BIASES = {'power_mf': (0, 1), 'dpals': (-3, -2, -1), 'moments': (-2, -1)}
 ONE_ORDER = (
   'this model has a single number for each item (rank 0, or factors that are '
   'all zero): all users get the same list, or nearly, but for what they rated'
@@ -179,7 +179,7 @@ def load_model(folder: str | Path) -> Model:
   The certificate may be missing where there is no private/: the scale is in
   ids.json, too. One that is there is checked (`certificates.read`).
   """
-  folder = Path(folder)
+  folder = files.checked_path(folder, 'folder')
   needed = ['model.safetensors', 'ids.json']
   if (folder / 'private').is_dir():
     needed.append('certificate.json')  # it is written when a run is finished

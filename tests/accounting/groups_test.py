@@ -152,6 +152,7 @@ def test_tails_of_groups_are_above_any_way_to_move_the_draws():
     ('gaussian_mf', {}),
     ('power_mf', {}),
     ('dpals', {}),
+    ('moments', {}),
     ('local_mf', {'unit': 'user'}),
     ('objective_pmf', {'feature_share': 0.4}),
   ],
