@@ -370,8 +370,8 @@ def power_mf(config: PowerMFConfig) -> System:
   steps there are, their shares, the rank and the rounds are settings; all
   that depends on data (quantiles, gauges, priors, laws of counts and means,
   and whether a step asks for sums of factors or of residuals, which have the
-  same bound) is computed from noisy sums. With rank 0 the one step is L2-Laplace
-  noise of scale pair_sensitivity / epsilon on a row: epsilon, pure.
+  same bound) is computed from noisy sums. With rank 0 the one step is
+  L2-Laplace noise of scale pair_sensitivity / epsilon on a row: epsilon, pure.
   """
   plan, hyper = settings.plan(config), _hyper(config)
 
