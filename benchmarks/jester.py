@@ -39,6 +39,8 @@ from dpmf_jax.systems import build
 from dpmf_jax.training import fit
 from dpmf_jax.types import System
 
+_ONLY = flags.DEFINE_string('only', '', 'Rows with this in their label.')
+
 DELTA = 1e-6
 EPSILONS = 0.1, 1.0, 2.0, 5.0
 TARGETS = {0.1: 1.04, 1.0: 1.0, 2.0: 0.988, 5.0: 0.981}
@@ -73,6 +75,8 @@ def main(argv: Sequence[str]) -> int:
   figures: dict[str, dict[str, Any]] = {}
   missed = []
   for label, epsilon, run in rows():
+    if _ONLY.value not in label:
+      continue
     started = time.perf_counter()
     found = [run(seed, split) / _SHOWN for seed, split in splits.items()]
     seconds = (time.perf_counter() - started) / len(splits)
