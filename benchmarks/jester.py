@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     for seed in map(int, flags.FLAGS.seeds)
   }
   figures: dict[str, dict[str, Any]] = {}
-  missed = []
+  tried, missed = [], []
   for label, epsilon, run in rows():
     if _ONLY.value not in label:
       continue
@@ -87,13 +87,15 @@ def main(argv: Sequence[str]) -> int:
     target = TARGETS.get(epsilon) if label == 'moments' else None
     if target is not None:
       text += f'  target {target:.3f}' + ('' if mean <= target else ' MISSED')
+      tried.append(epsilon)
       missed += [epsilon] * (mean > target)
     print(f'{text}  {seconds:.1f} s', flush=True)
   for label, values in PUBLISHED.items():
     for epsilon, value in zip(EPSILONS, values, strict=True):
       if value is not None:
         print(f'{label:34} {epsilon!s:>8} {value}')
-  print(f'missed at epsilon {missed}' if missed else 'every target is met')
+  met = len(tried) - len(missed)
+  print(f'{met} of {len(tried)} targets are met; missed at epsilon {missed}')
   return int(bool(missed))
 
 
