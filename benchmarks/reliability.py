@@ -57,6 +57,7 @@ _DRAW = flags.DEFINE_integer('draw', 0, 'Seed of what is killed and called.')
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Of many digits, so that no file holds its words by chance.
 _SEED = 1_618_033_989
+_TICK = 1 / os.sysconf('SC_CLK_TCK')
 # What makes a run of each short. {epsilons} is a file of users' own.
 _CASES = {
   'ranking_mf': '--epsilon=2 --unit=user --rank=1 --rounds=1 --test_fraction=0',
@@ -109,7 +110,7 @@ class Whole(NamedTuple):
   """A run that nobody disturbed."""
 
   folder: pathlib.Path
-  seconds: float  # from the opening of its folder
+  work: float  # seconds of processors from the opening of its folder
 
 
 def kills(
@@ -160,11 +161,13 @@ def undisturbed(name: str, ratings, folder: pathlib.Path) -> Whole:
   for place in (folder / f'{name} first', folder / name):
     place.mkdir()
     process = _started(_flags(name, ratings, place, seeded=True), place)
-    opened = _opened(process, place / 'run', None)
-    if code := _ended(process):
+    _wait_for_folder(process, place / 'run', None)
+    opened = _work(process)
+    _, status, used = os.wait4(process, 0)
+    if code := os.waitstatus_to_exitcode(status):
       raise ValueError(f'{name}, undisturbed, ends with {code}: {_said(place)}')
-    seconds = time.monotonic() - opened
-  return Whole(place / 'run', seconds)
+    work = used.ru_utime + used.ru_stime - opened
+  return Whole(place / 'run', work)
 
 
 def disturbed(
@@ -189,8 +192,12 @@ def disturbed(
   for _ in range(rng.choice((1, 1, 2))):
     before = _changed(folder)
     process = _started(argv, place)
-    _opened(process, folder, before)
-    time.sleep(rng.uniform(0, whole.seconds))
+    _wait_for_folder(process, folder, before)
+    # Not so many seconds later, in which a busy machine does this or that.
+    last = _work(process) + rng.uniform(0, whole.work)
+    while _work(process) < last and _runs(process):
+      time.sleep(0.001)
+    time.sleep(rng.uniform(0, _TICK))
     os.kill(process, signal.SIGKILL)
     code = _ended(process)
     killed += code == -signal.SIGKILL
@@ -326,14 +333,22 @@ def _fork(argv: Sequence[str], log: int) -> int:
     os._exit(code)
 
 
-def _opened(process: int, folder: pathlib.Path, before: int | None) -> float:
-  """When the process opened the folder, or ended without it."""
-  options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-  while _changed(folder) == before:
-    if os.waitid(os.P_PID, process, options):
-      break
+def _wait_for_folder(process: int, folder, before: int | None) -> None:
+  """Returns when the process has opened the folder, or ended without it."""
+  while _changed(folder) == before and _runs(process):
     time.sleep(0.001)
-  return time.monotonic()
+
+
+def _runs(process: int) -> bool:
+  options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+  return not os.waitid(os.P_PID, process, options)
+
+
+def _work(process: int) -> float:
+  """Seconds of processors that a process has used, up to a tick."""
+  stat = pathlib.Path(f'/proc/{process}/stat').read_text()
+  user, system = stat.rpartition(')')[2].split()[11:13]
+  return (int(user) + int(system)) * _TICK
 
 
 def _ended(process: int) -> int:

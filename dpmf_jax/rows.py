@@ -25,7 +25,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
-from dpmf_jax.ratings.ids import pair_order
+from dpmf_jax.ratings.ids import by_row
 from dpmf_jax.ratings.table import Ratings, check_ratings
 
 SLOTS = 32
@@ -126,9 +126,9 @@ def rows(
       raise ValueError(
         f'{name} has {index.min()}..{index.max()}, but must be in 0..{size - 1}'
       )
-  by_row = pair_order(row, column, num_rows, num_columns)
-  column, value = column[by_row], value[by_row]
-  counts = np.bincount(row, minlength=num_rows)
+  sorting, column, ends = by_row(row, column, num_rows, num_columns)
+  value = value[sorting]
+  counts = np.diff(ends).astype(np.int64)
   slices_of = -(-counts // slots)
   used = int(slices_of.sum())
   chunks = max(-(-used // slices), least_chunks * chunk_multiple)
@@ -145,8 +145,7 @@ def rows(
   place = np.empty_like(order)
   place[order] = np.arange(used)
   # [N] place in the flat layout
-  slot = np.repeat(place * slots - start, filled)
-  slot += np.arange(len(slot))
+  slot = np.repeat(place * slots - start, filled) + np.arange(len(value))
 
   flat_column = np.zeros(total * slots, np.int32)
   flat_value = np.zeros(total * slots, np.float32)
@@ -155,7 +154,7 @@ def rows(
   flat_epsilon = None
   if epsilon is not None:
     flat_epsilon = np.zeros(total * slots, np.float32)
-    flat_epsilon[slot] = rounded_down(epsilon[by_row])
+    flat_epsilon[slot] = rounded_down(epsilon[sorting])
     flat_epsilon = flat_epsilon.reshape(chunks, slices, slots)
   length = np.zeros(total, np.int32)
   length[:used] = filled[order]
@@ -252,9 +251,10 @@ def coo_data(
   value = jnp.where(jnp.isnan(value), 0.0, value)
   used = used & good
   slices = max(1, min(len(used), _COO_SLICES))
-  chunked = lambda x: jnp.pad(
-    jnp.where(used, x, 0), (0, -len(used) % slices)
-  ).reshape(-1, slices)
+  more = -len(used) % slices if len(used) else 1  # there is always a slice
+  chunked = lambda x: jnp.pad(jnp.where(used, x, 0), (0, more)).reshape(
+    -1, slices
+  )
   value = chunked(value)[..., None]
   length = chunked(used.astype(jnp.int32))
   user, item = chunked(user), chunked(item)

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import dpmf_jax
 from dpmf_jax import accounting, files, plans
-from dpmf_jax.accounting import groups
+from dpmf_jax.accounting import groups, ledger
 from dpmf_jax.accounting.encoding import decode, encode
 from dpmf_jax.certificates import planned, wording
 from dpmf_jax.ratings.table import Ratings
@@ -153,6 +153,7 @@ def certificate(
   parameters: dict[str, Any] | None = None,
   lists: dict[str, str] | None = None,
   personal: dict[str, Any] | None = None,
+  public_ratings: str | None = None,
 ) -> dict[str, Any]:
   """The certificate of a finished run as JSON values, valid by its schema.
 
@@ -169,6 +170,8 @@ def certificate(
     lists: what `id_lists` says; by default that they are from the ratings.
     personal: what is said of each rating's own epsilon, or None where all have
       the same (`systems.personalized_pmf.personal`).
+    public_ratings: name and hash of the public ratings that items start from;
+      None where there are none.
   """
   status = guarantee.status
   if status == 'proved' and not _ours(guarantee, system, config, features):
@@ -192,6 +195,10 @@ def certificate(
     'randomness': dict(randomness),
     'versions': versions(),
   }
+  if public_ratings is not None:
+    document['parameters']['public_ratings'] = public_ratings
+    document['assumptions'].append(wording.PUBLIC_RATINGS)
+    document['not_covered'].append(wording.UNPROTECTED)
   if personal is not None:
     document['personal'] = {**personal, 'worst_case': document['epsilon']}
   validate(document)
@@ -287,7 +294,7 @@ def read(path: str | Path) -> dict[str, Any]:
   one that it is of. Who changes all of them together is found by a signature
   (`certificates.signatures`) alone.
   """
-  path = Path(path)
+  path = files.checked_path(path, 'path')
   if path.is_dir():
     path = path / 'certificate.json'
   document = files.read_json(path)
@@ -312,7 +319,7 @@ def _check_epsilon(document: dict[str, Any]) -> None:
   if stated < found * (1 - 1e-9) or (same and stated > found * (1 + 1e-9)):
     raise ValueError(
       f'certificate, field epsilon: {stated:.6g} is not what its event costs, '
-      f'{found:.6g} at delta {document["delta"]:g}'
+      f'{found:.6g} at delta {ledger.plain(document["delta"])}'
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import dpmf_jax
 from dpmf_jax import plans
+from dpmf_jax.certificates import wording
 from dpmf_jax.plans.settings import settings_of
 from dpmf_jax.types import Guarantee
 
@@ -52,6 +53,8 @@ def check(
   whole = same and 'user_features' not in document['parameters']
   if whole and (guarantee.event is None) == (document['event'] is None):
     stated |= said(guarantee, document['delta'])
+    if 'public_ratings' in document['parameters']:
+      stated['assumptions'].append(wording.PUBLIC_RATINGS)
   wrong = [name for name in stated if not _close(stated[name], document[name])]
   if status == 'stated' and wrong != ['status']:
     return  # another guarantee than the plan's: its author's own system

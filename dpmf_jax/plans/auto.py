@@ -23,6 +23,10 @@ MAX_RANK = 8
 # From which on pairs of items are worth their noise; Jester has 0.69 at epsilon
 # 0.1, where they are.
 _PAIRS_FROM = 0.6
+# With so many users for each item, sums over users are worth more than sums of
+# factors of all users and all items: whole users are protected then. Jester, of
+# the public data sets, has 250.
+_USERS_PER_ITEM = 50
 
 
 def rank_for(mu: float, num_users: int, num_items: int) -> int:
@@ -82,8 +86,10 @@ def recommended(
   is at least 14, one for every 6 of it, 3 to 16 of them, in 6 rounds below 24
   and in 8 from there; and item means alone below 14, or where delta is 0. Unit
   'user' is `dpals`, with a rank by `auto.rank_for`. Either is `moments` where
-  there are few items and many users (`pays_for_pairs`): what protects a user
-  protects each of their ratings.
+  there are few items and many users (`pays_for_pairs`); and unit 'rating' is
+  `dpals`, too, where that has factors and there are 50 users and more for each
+  item: what protects a user protects each of their ratings, and the guarantee
+  says user.
 
   Args:
     unit: what is protected.
@@ -101,18 +107,19 @@ def recommended(
       f'num_users={num_users!r} and num_items={num_items!r} must be at least 1'
     )
   delta = checked_number('delta', delta)
-  if unit == 'user':
-    if not delta > 0:
-      raise ValueError(f'unit user needs a delta above 0, got {delta}')
-  elif unit != 'rating':
+  if unit not in ('rating', 'user'):
     raise ValueError(f"unit={unit!r} must be 'rating' or 'user'")
-  mu = gaussian.mu_of(epsilon, delta) if delta > 0 else 0.0
-  # With one item there are no pairs.
-  if num_items > 1 and pays_for_pairs(mu, num_users, num_items):
-    return 'moments', {'relation': 'add_remove'}
-  if unit == 'user':
+  if unit == 'user' and not delta > 0:
+    raise ValueError(f'unit user needs a delta above 0, got {delta}')
+  if delta > 0:
+    mu = gaussian.mu_of(epsilon, delta)
+    # With one item there are no pairs.
+    if num_items > 1 and pays_for_pairs(mu, num_users, num_items):
+      return 'moments', {'relation': 'add_remove'}
     rank = rank_for(mu, num_users, num_items)
-    return 'dpals', {'relation': 'add_remove', 'rank': rank}
+    few_items = num_users >= _USERS_PER_ITEM * num_items
+    if unit == 'user' or (rank and few_items):
+      return 'dpals', {'relation': 'add_remove', 'rank': rank}
   rank, rounds = 0, 1
   if delta > 0:
     strength = signal(

@@ -41,7 +41,7 @@ _RATING_STRENGTH = 0.372
 _KEPT = 0.5, 0.4, 0.45  # times powers of the number of items and of strength
 _FACTORS = 4, 120.0  # at least, and one for each so much strength
 _ITEMS_OF_FACTORS = 28.0, 1.3  # at most a power of kept items over this
-_LEAST_ROOM = 3.5  # items that have no room for so many factors get none
+_LEAST_ROOM = 3.5, 0.75  # none if less of the items have no room for so many
 _POWERS = 0.05, 0.35
 _POPULARITY = 0.1, 0.4
 _POPULARITY_STRENGTH = 100.0
@@ -148,7 +148,8 @@ def resolved(
     many, power = _ITEMS_OF_FACTORS
     room = (kept / many) ** power
     rank = min(max(few, round(min(strength / each, room))), MAX_RANK, kept - 1)
-    if strength < _MIN_STRENGTH or room < _LEAST_ROOM:
+    least, part = _LEAST_ROOM
+    if strength < _MIN_STRENGTH or (room < least and kept < part * num_items):
       rank = 0
   if rank >= kept:
     raise ValueError(

@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dpmf_jax import files
 from dpmf_jax.ratings import dense, tokens
 from dpmf_jax.ratings.columns import check_roles, choose, listed, role_of
 from dpmf_jax.ratings.ids import DataError, Where, factorize, join_ids
@@ -92,7 +93,7 @@ def read(
       an empty field if None.
     name: what to call the data; the file's name if None.
   """
-  path = pathlib.Path(path)
+  path = files.checked_path(path, 'path')
   if scale is not None:
     check_scale(scale)
   _check_options(format, columns, delimiter)

@@ -19,6 +19,14 @@ class DataError(ValueError):
   """Ratings that cannot be used; the message says which, and what to do."""
 
 
+class OutsideScaleError(DataError):
+  """A rating outside the scale, and what to do if that is not the right one."""
+
+  def __init__(self, message: str, otherwise: str = ''):
+    super().__init__(message + otherwise)
+    self.message = message
+
+
 def factorize(
   labels: Any, role: str, where: Where
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -93,24 +101,19 @@ def join_ids(
   return ids, np.concatenate(index)
 
 
-def pair_order(
+def by_row(
   row: np.ndarray, column: np.ndarray, num_rows: int, num_columns: int
-) -> np.ndarray:
-  """Returns [N], the order by row, then column, then place, in O(N).
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns (order, columns in it, start of each row and the end), in O(N).
 
-  Both are indices in range.
+  The order of indices that are in range is by row, then column, then place.
   """
-  order = _index_order(column, num_columns)
-  return order[_index_order(row[order], num_rows)]
-
-
-def _index_order(index: np.ndarray, size: int) -> np.ndarray:
-  """Returns the stable order of indices below `size`, counted, not compared."""
-  count = len(index)
-  # One entry in each column; by row, SciPy lists them in the order of columns.
-  starts = np.arange(count + 1, dtype=np.int32 if count < 2**31 else np.int64)
-  entries = np.ones(count, np.int8), index, starts
-  return scipy.sparse.csc_array(entries, shape=(size, count)).tocsr().indices
+  place = np.arange(len(row), dtype=np.int32 if len(row) < 2**31 else np.int64)
+  shape = num_rows, num_columns
+  entries = scipy.sparse.coo_array((place, (row, column)), shape)
+  entries.has_canonical_format = True  # or those of a pair would be added up
+  table: Any = entries.tocsc().tocsr()
+  return table.data, table.indices, table.indptr
 
 
 def places(known: np.ndarray, ids: np.ndarray) -> np.ndarray:

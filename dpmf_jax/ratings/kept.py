@@ -11,7 +11,6 @@ import io
 import json
 import os
 import pathlib
-import stat
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -48,7 +47,7 @@ def read(
   parts = formats.parts_of(path)
   if not all(map(pathlib.Path.is_file, parts)) or _size(parts) < least:
     return formats.read(path, **options)
-  if problem := _opened(folder):
+  if problem := files.private_folder(folder):
     say(f'{problem}; ratings that are read are not kept')
     return formats.read(path, **options)
   before = _state(parts)
@@ -81,18 +80,6 @@ def _size(parts: Sequence[pathlib.Path]) -> int:
 def _state(parts: Sequence[pathlib.Path]) -> list[tuple[int, int]]:
   found = [part.stat() for part in parts]
   return [(state.st_size, state.st_mtime_ns) for state in found]
-
-
-def _opened(folder: pathlib.Path) -> str:
-  """Returns '' if the folder is there and ours alone, else what is wrong."""
-  try:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    state = folder.stat()
-  except OSError as error:
-    return f'{folder}: {error.strerror}'
-  if state.st_uid != os.getuid() or stat.S_IMODE(state.st_mode) & 0o077:
-    return f'{folder}: others may open it; make it yours alone (chmod 700)'
-  return ''
 
 
 def _key(parts: Sequence[pathlib.Path], options: dict[str, Any]) -> str:

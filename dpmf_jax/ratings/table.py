@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +13,13 @@ import scipy.sparse
 
 from dpmf_jax.ratings.columns import choose
 from dpmf_jax.ratings.ids import DataError as DataError
-from dpmf_jax.ratings.ids import Where, factorize, pair_order, places
+from dpmf_jax.ratings.ids import (
+  OutsideScaleError,
+  Where,
+  by_row,
+  factorize,
+  places,
+)
 
 Duplicates = Literal['last', 'first', 'mean', 'error']
 
@@ -197,11 +203,16 @@ def from_arrays(
     columns['timestamps'] = timestamps
   if values is None:
     del columns['values']
+  for key, column in columns.items():
+    if not isinstance(column, Sized):
+      raise DataError(f'{name}: {key}={column!r} must be a list or an array')
   lengths = {key: len(column) for key, column in columns.items()}
   if len(set(lengths.values())) > 1:
     raise DataError(f'{name}: columns differ in length: {lengths}')
   if not lengths['users']:
     raise DataError(f'{name}: there are no ratings')
+  if not isinstance(titles, Mapping | None):
+    raise DataError(f'{name}: titles={titles!r} must map item ids to titles')
   where = lambda row: f'{name}, row {row}'
   if values is None:
     scale = None
@@ -456,10 +467,10 @@ def _check_numbers(
     raise DataError(
       f'{where(row)}: count {value[row]:g} is below 0; remove or correct it'
     )
-  raise DataError(
+  raise OutsideScaleError(
     f'{where(row)}: rating {value[row]:g} is outside the scale '
-    f'{low:g}..{high:g}; correct it or pass the right scale, or max_count= if '
-    'it is a count'
+    f'{low:g}..{high:g}; correct it',
+    ' or pass the right scale, or max_count= if it is a count',
   )
 
 
@@ -467,12 +478,10 @@ def _grouped(
   user: np.ndarray, item: np.ndarray, num_users: int, num_items: int
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns (order by user, item and place, where in it a pair is new)."""
-  order = pair_order(user, item, num_users, num_items)
-  new = np.zeros(len(order), bool)
-  new[:1] = True
-  for index in (user, item):
-    index = index[order]
-    new[1:] |= index[1:] != index[:-1]
+  order, column, start = by_row(user, item, num_users, num_items)
+  new = np.ones(len(order), bool)
+  new[1:] = column[1:] != column[:-1]
+  new[start[:-1][np.diff(start) > 0]] = True
   return order, new
 
 

@@ -98,7 +98,7 @@ def without_blank_end(raw: bytes) -> bytes:
 
 
 def first_line(raw: bytes) -> str:
-  return next(_lines(raw))[1]
+  return next(_lines(raw), (1, ''))[1]  # a BOM alone is no line
 
 
 def cut(

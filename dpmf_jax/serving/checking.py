@@ -97,6 +97,8 @@ def _check_shapes(
     if name not in leaves:
       continue
     shape = leaves[name].shape
+    if name == 'fit/weight' and len(shape) == 2:
+      letters = 'ID'  # one for each column
     wanted = [sizes.get(letter) for letter in letters]
     fits = len(shape) == len(wanted) and all(
       want in (None, size) for want, size in zip(wanted, shape, strict=False)

@@ -179,7 +179,7 @@ def load_model(folder: str | Path) -> Model:
   The certificate may be missing where there is no private/: the scale is in
   ids.json, too. One that is there is checked (`certificates.read`).
   """
-  folder = Path(folder)
+  folder = files.checked_path(folder, 'folder')
   needed = ['model.safetensors', 'ids.json']
   if (folder / 'private').is_dir():
     needed.append('certificate.json')  # it is written when a run is finished
@@ -256,6 +256,10 @@ def bias_columns(certificate) -> tuple[int, ...]:
   if system == 'gaussian_mf':
     init = certificate.get('parameters', {}).get('init')
     return (0, 1) if init == 'bias' else ()
+  found = certificate.get('parameters', {})
+  if system == 'power_mf' and 'public_ratings' in found:
+    first = -2 - found['rank']  # what is public stands before its own columns
+    return first, first + 1
   return _BIASES.get(str(system), ())
 
 
@@ -578,6 +582,8 @@ def similar_items(
   fixed[list(model.bias_columns)] = True
   if isinstance(model.fit, Sum):
     fixed[0] = True  # popularity
+  elif model.fit is not None:
+    fixed |= np.isinf(np.asarray(model.fit.ridge))  # as all users have them
   vectors = model.item_factors[:, ~fixed].astype(np.float64)
   if vectors.shape[1] < 2:
     raise ValueError(

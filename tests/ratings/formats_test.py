@@ -391,6 +391,7 @@ GOOD = '1,2,3\n'
     ('a.csv', GOOD.encode('utf-16'), 'UTF-16'),
     ('a.zip', b'PK\x03\x04rest', 'is a zip archive; unpack'),
     ('a.txt', '1 2 3\n', 'line 1: unknown format'),
+    ('a.txt', '\ufeff', 'line 1: unknown format'),
     ('u.data', 'user\titem\trating\ttime\n1\t2\t3\t4\n', 'line 1: .* a header'),
     ('ratings.dat', 'UserID::MovieID::Rating::T\n1::2::3::4\n', 'a header'),
     ('combined_data_1.txt', '7,3,2005-09-06\n1:\n', "before any 'movie:'"),
