@@ -81,9 +81,10 @@ def recommended(
   Unit 'rating' (relation 'add_remove') is `power_mf`: factors where `signal`
   is at least 14, one for every 6 of it, 3 to 16 of them, in 6 rounds below 24
   and in 8 from there; and item means alone below 14, or where delta is 0. Unit
-  'user' is `dpals`, with a rank by `auto.rank_for`. Either is `moments` where
-  there are few items and many users (`pays_for_pairs`): what protects a user
-  protects each of their ratings.
+  'user' is `moments` where there are few items and many users
+  (`pays_for_pairs`), and else `dpals`, with a rank by `auto.rank_for`. A rating
+  is not protected by as much: who adds one is a user who goes and another who
+  comes.
 
   Args:
     unit: what is protected.
@@ -104,15 +105,18 @@ def recommended(
   if unit == 'user':
     if not delta > 0:
       raise ValueError(f'unit user needs a delta above 0, got {delta}')
-  elif unit != 'rating':
-    raise ValueError(f"unit={unit!r} must be 'rating' or 'user'")
-  mu = gaussian.mu_of(epsilon, delta) if delta > 0 else 0.0
-  # With one item there are no pairs.
-  if num_items > 1 and pays_for_pairs(mu, num_users, num_items):
-    return 'moments', {'relation': 'add_remove'}
-  if unit == 'user':
+    mu = gaussian.mu_of(epsilon, delta)
+    # With one item there are no pairs.
+    if (
+      num_items > 1
+      and pays_for_pairs(mu, num_users, num_items)
+      and moments.ends_are_paid(epsilon, delta)
+    ):
+      return 'moments', {'relation': 'add_remove'}
     rank = rank_for(mu, num_users, num_items)
     return 'dpals', {'relation': 'add_remove', 'rank': rank}
+  if unit != 'rating':
+    raise ValueError(f"unit={unit!r} must be 'rating' or 'user'")
   rank, rounds = 0, 1
   if delta > 0:
     strength = signal(
