@@ -186,6 +186,7 @@ def train(
   )
   public_prior = None
   if public_ratings is not None:
+    _check_apart(ratings, public_ratings)
     public_prior = matched(prior_of_public(public_ratings), table)
     system_of_both = with_public(chosen.name, chosen.system, public_prior)
     chosen = chosen._replace(system=system_of_both)
@@ -521,6 +522,16 @@ def _further(
       'another name'
     )
   return public
+
+
+def _check_apart(ratings: Any, public: Any) -> None:
+  """Refuses ratings that are given as private and as public, by name alone."""
+  named = all(isinstance(x, str | os.PathLike) for x in (ratings, public))
+  if public is ratings or (named and os.fspath(ratings) == os.fspath(public)):
+    raise ValueError(
+      'public_ratings are the ratings themselves, which are private: give '
+      'others, that anyone may see'
+    )
 
 
 def _with_item_features(

@@ -1,11 +1,16 @@
 """Means around public facts of items, which noisy sums must bear out."""
 
+import json
+
+import certified
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import dpmf_jax
+from dpmf_jax import certificates
+from dpmf_jax.certificates import wording
 from dpmf_jax.plans import config_of
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems import build, item_facts
@@ -59,6 +64,28 @@ def test_what_is_released_is_made_of_noisy_sums_and_facts(small_ratings):
   # Facts that say nothing leave the system's own items as they are.
   expected = own.release(state, data).factors.item
   assert np.array_equal(one.factors.item, expected)
+
+
+def test_the_certificate_says_that_facts_are_public(tmp_path):
+  config = config_of(
+    'power_mf', 'sound', scale=(1, 5), epsilon=1.0, delta=1e-6, rank=0
+  )
+  document = certificates.certificate(
+    build('power_mf', config).guarantee,
+    delta=1e-6,
+    system='power_mf',
+    config=config,
+    randomness=certified.SECRET,
+    parameters={'item_features': 'sha256 of something'},
+  )
+  assert document['status'] == 'proved'
+  path = tmp_path / 'certificate.json'
+  path.write_text(json.dumps(document))
+  certificates.read(path)
+  assert document['assumptions'].pop() == wording.ITEM_FEATURES
+  path.write_text(json.dumps(document))
+  with pytest.raises(ValueError, match='field assumptions'):
+    certificates.read(path)
 
 
 @pytest.mark.parametrize(
