@@ -446,6 +446,11 @@ def _prior() -> Any:
       if flag.value is not None:
         raise ValueError(f'--{flag.name} needs --public_ratings')
     return None
+  if path in (_DATASET.value, _RATINGS.value):
+    raise ValueError(
+      f'--public_ratings={path} are the ratings themselves, which are private: '
+      'give others, that anyone may see'
+    )
   ratings: Any = path
   if path in catalog.NAMES and not Path(path).exists():
     ratings = catalog.load(path, data_dir=_DATA_DIR.value)

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import os
+import shutil
 import stat
 from datetime import datetime, timedelta
 
@@ -478,10 +479,11 @@ def test_public_ratings_are_read_and_kept_as_a_prior(
   launch, ratings_file, tmp_path
 ):
   kept = tmp_path / 'prior.safetensors'
+  public = shutil.copy(ratings_file, tmp_path / f'public_{ratings_file.name}')
   given = '--system=power_mf', '--rank=0', '--epsilon=3'
   done = train(
     launch, ratings_file, tmp_path / 'a', *given,
-    f'--public_ratings={ratings_file}', f'--save_prior={kept}',
+    f'--public_ratings={public}', f'--save_prior={kept}',
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
   assert 'items matched by id' in done.stdout
@@ -500,3 +502,9 @@ def test_public_ratings_are_read_and_kept_as_a_prior(
   )
   assert refused.returncode == 2
   assert refused.stderr.strip() == 'error: --save_prior needs --public_ratings'
+  refused = train(
+    launch, ratings_file, tmp_path / 'd', *given,
+    f'--public_ratings={ratings_file}',
+  )  # fmt: skip
+  assert refused.returncode == 2
+  assert 'are the ratings themselves' in refused.stderr
