@@ -57,11 +57,11 @@ from dpmf_jax.types import Factors, Fit, Release, System
 _LEAST_RESIDUAL = 16
 # Of the noise, by which its effect on eigenvalues is smoothed, and what the
 # effect is multiplied by: estimates of counts are noisy, too.
-_SMOOTH, _MORE = 2.0, 1.2
+_SMOOTH, _MORE = 1.0, 1.2
 # About the part of a residual's variance that no other rating tells.
 _OWN = 0.8
 # Of the covariance's eigenvalues, the quantile that counts as a rating's own.
-_RIDGE_QUANTILE = 0.45
+_RIDGE_QUANTILE = 0.4
 # Mean co-count over the noise of a sum of products, from which on there are
 # factors; counts are at least this part of what independent items would have.
 _MIN_TOGETHER, _LEAST_COUNT = 2.0, 0.5

@@ -9,6 +9,7 @@ import pytest
 from dpmf_jax import accounting
 from dpmf_jax.accounting.rounding import LABEL_BITS, MAX_TABLE_ITEMS
 from dpmf_jax.kernels import moments as kernel
+from dpmf_jax.plans.auto import recommended
 from dpmf_jax.plans.moments import (
   ANSWERS,
   MAX_CELLS,
@@ -451,3 +452,28 @@ def test_items_without_ratings_and_single_items_have_finite_factors():
     release = system.model(state, data)
     assert all(jnp.isfinite(x).all() for x in release.factors)
     assert (np.asarray(release.number) > 0).all()
+
+
+def test_auto_asks_for_pairs_where_they_pay():
+  of = lambda unit='user', **more: recommended(
+    unit,
+    **{
+      'num_users': 24_983, 'num_items': 100, 'epsilon': 0.1, 'delta': 1e-6,
+      **more,
+    },
+  )[0]  # fmt: skip
+  assert of() == of(unit='rating') == 'moments'
+  assert of(epsilon=20.0) == 'moments'
+  assert of(num_users=5_000) == 'dpals'
+  assert of(unit='rating', num_users=5_000) == 'power_mf'
+  assert of(unit='rating', delta=0.0) == 'power_mf'
+  assert of(num_items=1) == 'dpals'
+  # More than are paid for, or than fit into memory, are refused.
+  many = {'epsilon': 5.0, 'num_users': 10**6}
+  assert of(**many, num_items=MAX_ITEMS) == 'dpals'
+  assert of(**many, num_items=250) == 'moments'
+  few = {'epsilon': 5.0, 'num_users': 10**5}
+  assert of(**few, num_items=MAX_ITEMS) == 'moments'
+  assert of(**few, num_items=MAX_ITEMS + 1) == 'dpals'
+  # What is chosen runs at the deltas that scripts have.
+  settings(epsilon=20.0, delta=1e-6)
