@@ -57,11 +57,11 @@ from dpmf_jax.types import Factors, Fit, Release, System
 _LEAST_RESIDUAL = 16
 # Of the noise, by which its effect on eigenvalues is smoothed, and what the
 # effect is multiplied by: estimates of counts are noisy, too.
-_SMOOTH, _MORE = 2.0, 1.2
+_SMOOTH, _MORE = 1.0, 1.2
 # About the part of a residual's variance that no other rating tells.
 _OWN = 0.8
 # Of the covariance's eigenvalues, the quantile that counts as a rating's own.
-_RIDGE_QUANTILE = 0.45
+_RIDGE_QUANTILE = 0.4
 # Mean co-count over the noise of a sum of products, from which on there are
 # factors; counts are at least this part of what independent items would have.
 _MIN_TOGETHER, _LEAST_COUNT = 2.0, 0.5
@@ -120,9 +120,11 @@ def _second(key: jax.Array, state: State, data: Data) -> State:
   items = sums.shape[-1]
   above = jnp.triu_indices(items)
   upper = sums[:, above[0], above[1]]
-  answers = jnp.broadcast_to(upper[None], (ANSWERS, *upper.shape))
+  # Last, so that the two draws of a pair are never for one number: a user's
+  # whole move would be in both, and the ends of the pair cost more.
+  answers = jnp.broadcast_to(upper[..., None], (*upper.shape, ANSWERS))
   (draws,) = noise.draws(key, [answers.shape], data.by_user.mesh)
-  noisy = _finite(hyper.moments.add(answers, draws)).mean(axis=0)
+  noisy = _finite(hyper.moments.add(answers, draws)).mean(axis=-1)
   noisy = noisy * jnp.where(above[0] == above[1], 1.0, 0.5**0.5)[None]
   full = jnp.zeros(sums.shape).at[:, above[0], above[1]].set(noisy)
   full = full.at[:, above[1], above[0]].set(noisy)
