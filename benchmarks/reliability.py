@@ -69,7 +69,6 @@ _CASES = {
   'untrusted_pmf': '--epsilon=2 --test_fraction=0',
   'objective_pmf': '--epsilon=2 --rank=2 --test_fraction=0',
   'personalized_pmf': '--epsilon=2 --epsilon_file={epsilons} --rank=2',
-  'moments': '--epsilon=2 --rank=2 --test_fraction=0',
   'local_ranking': '--epsilon=2 --rank=2 --test_fraction=0',
   'sdmf': '--variant=paper --epsilon=2 --rank=2 --steps=3',
   'sdbpr': '--variant=paper --epsilon=2 --rank=2 --steps=3',

@@ -1,5 +1,6 @@
 import dataclasses
 import fractions
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import pytest
 from dpmf_jax import accounting
 from dpmf_jax.accounting.rounding import LABEL_BITS, MAX_TABLE_ITEMS
 from dpmf_jax.kernels import moments as kernel
+from dpmf_jax.mechanisms import noise
 from dpmf_jax.plans.auto import recommended
 from dpmf_jax.plans.moments import (
   ANSWERS,
@@ -24,6 +26,7 @@ from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems import moments
 from dpmf_jax.training import fit
+from dpmf_jax.types import Unit
 
 SCALE = (1.0, 5.0)
 ITEMS = 12
@@ -211,7 +214,9 @@ def test_squares_of_the_loudest_user_do_not_wrap():
   loud = kernel.Table(rated, jnp.where(jnp.arange(MAX_ITEMS) % 2, 5.0, -5.0)[
     None
   ] * jnp.ones((2, 1)))  # fmt: skip
-  own = kernel.residuals(loud, jnp.zeros(MAX_ITEMS), 4.0, 1e-3)
+  own = kernel.residuals(
+    loud, jnp.zeros(MAX_ITEMS), jnp.float32(4), jnp.float32(1e-3)
+  )
   exact = (np.asarray(own.value, np.int64) ** 2).sum(axis=1)
   np.testing.assert_array_equal(own.square, exact)
   assert exact.max() == MAX_ITEMS * most**2
@@ -309,6 +314,49 @@ def test_noise_is_what_the_plan_says_and_symmetric(crowd):
   assert np.abs(alike).max() < 0.35
 
 
+@pytest.mark.parametrize('items', [1, 12, 23])
+def test_a_pair_of_draws_is_never_for_one_number_twice(items, monkeypatch):
+  """`tails.uncovered_jointly` of an answer bounds what a pair is moved by."""
+  drawn = []
+
+  def paired(words):
+    number = words[0].astype(jnp.float32)  # tells a pair from others
+    zero = jnp.zeros((2, len(number)), jnp.int32)
+    return noise.Draws(jnp.stack([number, number]), zero)
+
+  def kept(self, counts, draws):
+    drawn.append(np.asarray(draws.value))
+    return counts.astype(jnp.float32)
+
+  monkeypatch.setattr(noise, '_pairs', paired)
+  monkeypatch.setattr(noise.LatticeNoise, 'add', kept)
+  monkeypatch.setattr(moments, '_with_items', lambda state: state)
+  data = training_data(table([(0, 0, 5.0)], 3, items))
+  state = moments.moments(settings()).init(jax.random.key(0), data)
+  moments._second(jax.random.key(1), state, data)
+  (pairs,) = drawn
+  assert pairs.shape == (2, items * (items + 1) // 2, ANSWERS)
+  assert len(np.unique(pairs)) > 0.99 * pairs.size / 2
+  alike = pairs[..., :, None] == pairs[..., None, :]
+  # Words of two pairs may be alike by chance, in float32.
+  assert (alike & ~np.eye(ANSWERS, dtype=bool)).sum() <= 2
+
+
+def test_one_rating_moves_more_than_a_user_who_comes():
+  """What protects whole users is no statement about a rating of theirs."""
+  config = settings()
+  data = lambda rows: training_data(table(rows, 50))
+  state = moments.moments(config).init(jax.random.key(0), data([(0, 0, 5.0)]))
+  both, one = (
+    released_numbers(state, data(rows))
+    for rows in ([(0, 0, 5.0), (0, 1, 4.0)], [(0, 1, 4.0)])
+  )
+  moved = both['moments'] - one['moments']
+  length = np.linalg.norm(moved * lattice_spacings(config, 50)['moments'])
+  bound = plan(config).sensitivity['moments']
+  assert 1.3 * bound < length <= 2 * bound
+
+
 @pytest.mark.parametrize(
   ('epsilon', 'share'), [(0.01, 0.2), (0.1, 0.9), (1.0, 0.02), (20.0, 0.2)]
 )
@@ -325,7 +373,10 @@ def test_the_two_steps_spend_what_is_stated(epsilon, share):
   assert spent < event.noise_multiplier**-2
   assert spent > 0.999 * event.noise_multiplier**-2
   assert accounting.epsilon(made.guarantee, 1e-5) <= epsilon * (1 + 1e-9)
-  assert made.epsilon(1, 1e-5) < made.epsilon(2, 1e-5)
+  first, both = (made.epsilon(steps, 1e-5) for steps in (1, 2))
+  assert first is not None
+  assert both is not None
+  assert 0 < first < both
   tails = made.guarantee.tails
   assert tails is not None
   assert tails.noise_multiplier <= min(
@@ -455,18 +506,19 @@ def test_items_without_ratings_and_single_items_have_finite_factors():
 
 
 def test_auto_asks_for_pairs_where_they_pay():
-  of = lambda unit='user', **more: recommended(
-    unit,
-    **{
-      'num_users': 24_983, 'num_items': 100, 'epsilon': 0.1, 'delta': 1e-6,
-      **more,
-    },
-  )[0]  # fmt: skip
-  assert of() == of(unit='rating') == 'moments'
+  def of(unit: Unit = 'user', **more: Any) -> str:
+    facts = {'num_users': 24_983, 'num_items': 100}
+    budget = {'epsilon': 0.1, 'delta': 1e-6}
+    return recommended(unit, **{**facts, **budget, **more})[0]
+
+  assert of() == 'moments'
   assert of(epsilon=20.0) == 'moments'
   assert of(num_users=5_000) == 'dpals'
-  assert of(unit='rating', num_users=5_000) == 'power_mf'
-  assert of(unit='rating', delta=0.0) == 'power_mf'
+  # Where its ends are not paid for.
+  assert of(epsilon=100.0) == of(delta=1e-9) == 'dpals'
+  # A rating is not what it protects.
+  for more in ({}, {'epsilon': 5.0}, {'delta': 0.0}):
+    assert of(unit='rating', **more) == 'power_mf'
   assert of(num_items=1) == 'dpals'
   # More than are paid for, or than fit into memory, are refused.
   many = {'epsilon': 5.0, 'num_users': 10**6}
