@@ -56,7 +56,7 @@ LAYOUT = 3e-7  # seconds for a rating
 def main(argv: Sequence[str]) -> int:
   del argv
   if _MEASURE.value is not None:
-    print(json.dumps(MEASURES[_MEASURE.value](_PATH.value)))
+    print(json.dumps(MEASURES[_MEASURE.value](str(_PATH.value))))
     return 0
   with tempfile.TemporaryDirectory() as folder:
     path = make(pathlib.Path(folder), _RATINGS.value, _PARQUET_PARTS.value)

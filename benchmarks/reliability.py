@@ -64,6 +64,7 @@ _CASES = {
   'power_mf': '--epsilon=2 --rank=1 --rounds=2',
   'gaussian_mf': '--epsilon=2 --steps=5 --report_every=1',
   'dpals': '--epsilon=2 --rank=2 --steps=2 --test_fraction=0',
+  'moments': '--epsilon=2 --rank=2 --test_fraction=0',
   'local_mf': '--epsilon=2 --rank=2 --test_fraction=0',
   'untrusted_pmf': '--epsilon=2 --test_fraction=0',
   'objective_pmf': '--epsilon=2 --rank=2 --test_fraction=0',

@@ -59,22 +59,27 @@ def names_page() -> str:
     'All of this is in `dpmf_jax` itself, and loaded on first use.',
     'The pages of the modules have the rest.',
   ]
-  for part, wanted in _PARTS.items():
-    lines += ['', f'## {part}', '', '| | |', '|---|---|']
-    lines += [
+  known = {room for wanted in _PARTS.values() for room in wanted}
+  others = {module.split('.')[0] for module in public.values() if module}
+  parts = _PARTS | {'More': tuple(sorted(others - known - {'plans'}))}
+  for part, wanted in parts.items():
+    found = [
       _row(name, f'dpmf_jax.{module}.{name}')
       for room in wanted
       for name, module in sorted(public.items())
-      if module.split('.')[0] == room and name not in ('auto',)
+      if module.split('.')[0] == room
     ]
+    if found:
+      head = ['| name | what it is |', '|---|---|']
+      lines += ['', f'## {part}', '', *head, *found]
   lines += [
     '',
     '## Systems',
     '',
     'Each is a function of keywords, which are the settings of its config, and',
-    'returns a `System`. `auto` takes facts and chooses one.',
+    'returns a `System`.',
     '',
-    '| function | config | |',
+    '| function | config | what it is |',
     '|---|---|---|',
   ]
   from dpmf_jax.plans import SPECS

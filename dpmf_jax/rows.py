@@ -126,9 +126,9 @@ def rows(
       raise ValueError(
         f'{name} has {index.min()}..{index.max()}, but must be in 0..{size - 1}'
       )
-  table = by_row(row, column, num_rows, num_columns)
-  column, value = table.indices, value[table.data]
-  counts = np.diff(table.indptr).astype(np.int64)
+  sorting, column, ends = by_row(row, column, num_rows, num_columns)
+  value = value[sorting]
+  counts = np.diff(ends).astype(np.int64)
   slices_of = -(-counts // slots)
   used = int(slices_of.sum())
   chunks = max(-(-used // slices), least_chunks * chunk_multiple)
@@ -154,7 +154,7 @@ def rows(
   flat_epsilon = None
   if epsilon is not None:
     flat_epsilon = np.zeros(total * slots, np.float32)
-    flat_epsilon[slot] = rounded_down(epsilon[table.data])
+    flat_epsilon[slot] = rounded_down(epsilon[sorting])
     flat_epsilon = flat_epsilon.reshape(chunks, slices, slots)
   length = np.zeros(total, np.int32)
   length[:used] = filled[order]

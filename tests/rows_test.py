@@ -55,10 +55,10 @@ def test_rows_hold_each_rating_once(pairs, slots, slices, multiple):
 def test_the_order_of_pairs(pairs):
   row, column = (np.array([p[k] for p in pairs], np.int32) for k in (0, 1))
   want = np.lexsort((np.arange(len(pairs)), column, row))
-  table = by_row(row, column, 5, 7)
-  assert table.data.tolist() == want.tolist()
-  assert table.indices.tolist() == column[want].tolist()
-  assert np.diff(table.indptr).tolist() == np.bincount(row, None, 5).tolist()
+  order, columns, starts = by_row(row, column, 5, 7)
+  assert order.tolist() == want.tolist()
+  assert columns.tolist() == column[want].tolist()
+  assert np.diff(starts).tolist() == np.bincount(row, None, 5).tolist()
 
 
 def test_slices_that_gather_near_columns_are_together():

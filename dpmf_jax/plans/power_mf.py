@@ -35,6 +35,17 @@ GAUGE_POWER = 0.35
 ERROR_VARIANCE = 0.8
 # Of the slope on item means that each user fits to their own ratings.
 SLOPE_RIDGE = 4.0
+# A bias with ridge k and n ratings is no worse than the mean of these where
+# users' means vary by less than 2/k + 1/n of what ratings do. So where a user
+# has few, as far as noisy counts tell, its ridge is less: by this share without
+# any, and half of the way with so many.
+LEAST_BIAS_RIDGE = 0.4
+HALF_BIAS_RIDGE = 20.0
+# Where there are fewer ratings, item means are asked for instead of factors: mu
+# N / sqrt(U I), and N / U. With ten ratings, half of what a factor explains is
+# known to a user, if that is a tenth of what they leave unexplained.
+LEAST_SIGNAL = 24.0
+LEAST_OWN = 10.0
 
 
 @declare.config
@@ -122,6 +133,13 @@ def _event(config: PowerMFConfig, most: float) -> accounting.Gaussian:
     delta=config.delta,
     epsilon=config.epsilon,
   )
+
+
+def loss(config: PowerMFConfig) -> float:
+  """mu of all steps together, or epsilon where there are no factors."""
+  event = plan(config).guarantee.event
+  assert isinstance(event, accounting.Gaussian | accounting.L2Laplace)
+  return 1 / event.noise_multiplier
 
 
 def pair_sensitivity(config: PowerMFConfig) -> float:

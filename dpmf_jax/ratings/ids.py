@@ -103,17 +103,17 @@ def join_ids(
 
 def by_row(
   row: np.ndarray, column: np.ndarray, num_rows: int, num_columns: int
-) -> scipy.sparse.csr_array:
-  """Returns the places of pairs by row, then column, then place, in O(N).
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns (order, columns in it, start of each row and the end), in O(N).
 
-  The entry of a pair is its place in `row` and `column`, which are in range; a
-  pair that is there twice has two. `data` is then what sorts them.
+  The order of indices that are in range is by row, then column, then place.
   """
   place = np.arange(len(row), dtype=np.int32 if len(row) < 2**31 else np.int64)
   shape = num_rows, num_columns
   entries = scipy.sparse.coo_array((place, (row, column)), shape)
   entries.has_canonical_format = True  # or those of a pair would be added up
-  return entries.tocsc().tocsr()
+  table: Any = entries.tocsc().tocsr()
+  return table.data, table.indices, table.indptr
 
 
 def places(known: np.ndarray, ids: np.ndarray) -> np.ndarray:

@@ -478,11 +478,11 @@ def _grouped(
   user: np.ndarray, item: np.ndarray, num_users: int, num_items: int
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns (order by user, item and place, where in it a pair is new)."""
-  table = by_row(user, item, num_users, num_items)
-  new = np.ones(len(user), bool)
-  new[1:] = table.indices[1:] != table.indices[:-1]
-  new[table.indptr[:-1][np.diff(table.indptr) > 0]] = True
-  return table.data, new
+  order, column, start = by_row(user, item, num_users, num_items)
+  new = np.ones(len(order), bool)
+  new[1:] = column[1:] != column[:-1]
+  new[start[:-1][np.diff(start) > 0]] = True
+  return order, new
 
 
 def _added_up(

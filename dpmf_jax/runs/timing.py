@@ -29,10 +29,10 @@ def compiling() -> Callable[[], float]:
   """What returns the seconds that JAX has spent on programs since then."""
   spent = 0.0
 
-  def add(event: str, seconds: float, **_) -> None:
+  def add(event: str, duration_secs: float, **_) -> None:
     nonlocal spent
     if event.startswith(_COMPILED):
-      spent += seconds
+      spent += duration_secs
 
   jax.monitoring.register_event_duration_secs_listener(add)
   return lambda: spent

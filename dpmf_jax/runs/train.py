@@ -125,7 +125,7 @@ def train(
       as far as noisy sums say so. For power_mf and dpals.
     public_ratings: ratings that anyone may see, of the same items by title or
       id, which items start from: what `ratings` may be, or a `Prior` or the
-      file of one (`save_prior`). For `auto`, power_mf, dpals and ranking_mf.
+      file of one (`save_prior`). For power_mf, dpals and ranking_mf.
       They are not protected, and must not be taken from `ratings`.
     threshold: personalised systems, in place of epsilon: the epsilon that
       noise is made for, or a rule for it that looks at `asked`.

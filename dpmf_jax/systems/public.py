@@ -165,7 +165,8 @@ def with_public(name: str, system: System, public: Matched) -> System:
   """
   if name not in NAMES:
     raise ValueError(
-      f'system={name} takes no public_ratings: use {", ".join(NAMES)}'
+      f'system={name} takes no public_ratings: use {", ".join(TOTALS)} or '
+      'ranking_mf'
     )
   if name == 'ranking_mf':
     return system._replace(model=_Listed(system, public))

@@ -207,3 +207,16 @@ def test_a_signature_is_of_one_key_and_one_certificate(trained, tmp_path, pair):
     signatures.verify(trained, private)
   with pytest.raises(ValueError, match='is not an Ed25519 private key'):
     signatures.sign(trained, public)
+
+
+def test_keys_of_unknown_kinds_are_refused(trained, pair):
+  private, public = pair
+  for path in pair:  # the name of Ed25519, in base64, made that of another
+    content = path.read_bytes()
+    other = content.replace(b'BQYDK2Vw', b'BQYDK2Va')
+    assert other != content
+    path.write_bytes(other)
+  with pytest.raises(ValueError, match='is not an Ed25519 public key'):
+    signatures.verify(trained, public)
+  with pytest.raises(ValueError, match='is not an Ed25519 private key'):
+    signatures.sign(trained, private)

@@ -1,5 +1,6 @@
 import dataclasses
 import fractions
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,7 @@ from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems import moments
 from dpmf_jax.training import fit
+from dpmf_jax.types import Unit
 
 SCALE = (1.0, 5.0)
 ITEMS = 12
@@ -212,7 +214,9 @@ def test_squares_of_the_loudest_user_do_not_wrap():
   loud = kernel.Table(rated, jnp.where(jnp.arange(MAX_ITEMS) % 2, 5.0, -5.0)[
     None
   ] * jnp.ones((2, 1)))  # fmt: skip
-  own = kernel.residuals(loud, jnp.zeros(MAX_ITEMS), 4.0, 1e-3)
+  own = kernel.residuals(
+    loud, jnp.zeros(MAX_ITEMS), jnp.float32(4), jnp.float32(1e-3)
+  )
   exact = (np.asarray(own.value, np.int64) ** 2).sum(axis=1)
   np.testing.assert_array_equal(own.square, exact)
   assert exact.max() == MAX_ITEMS * most**2
@@ -369,7 +373,10 @@ def test_the_two_steps_spend_what_is_stated(epsilon, share):
   assert spent < event.noise_multiplier**-2
   assert spent > 0.999 * event.noise_multiplier**-2
   assert accounting.epsilon(made.guarantee, 1e-5) <= epsilon * (1 + 1e-9)
-  assert made.epsilon(1, 1e-5) < made.epsilon(2, 1e-5)
+  first, both = (made.epsilon(steps, 1e-5) for steps in (1, 2))
+  assert first is not None
+  assert both is not None
+  assert 0 < first < both
   tails = made.guarantee.tails
   assert tails is not None
   assert tails.noise_multiplier <= min(
@@ -499,13 +506,11 @@ def test_items_without_ratings_and_single_items_have_finite_factors():
 
 
 def test_auto_asks_for_pairs_where_they_pay():
-  of = lambda unit='user', **more: recommended(
-    unit,
-    **{
-      'num_users': 24_983, 'num_items': 100, 'epsilon': 0.1, 'delta': 1e-6,
-      **more,
-    },
-  )[0]  # fmt: skip
+  def of(unit: Unit = 'user', **more: Any) -> str:
+    facts = {'num_users': 24_983, 'num_items': 100}
+    budget = {'epsilon': 0.1, 'delta': 1e-6}
+    return recommended(unit, **{**facts, **budget, **more})[0]
+
   assert of() == 'moments'
   assert of(epsilon=20.0) == 'moments'
   assert of(num_users=5_000) == 'dpals'
