@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from absl import flags
@@ -22,18 +22,25 @@ _JSON = flags.DEFINE_string('json', None, 'File for all the figures.')
 Splits = dict[int, tuple[Ratings, Ratings]]
 
 
-def split_datasets() -> Iterator[tuple[str, Ratings, Splits]]:
+def split_datasets(
+  load: Callable[..., Ratings] = catalog.load,
+) -> Iterator[tuple[str, Ratings, Splits]]:
   """(name, ratings, their 80/20 splits) of each data set."""
   for name in _DATASETS.value:
-    ratings = catalog.load(name, data_dir=_DATA_DIR.value, quiet=True)
+    ratings = load(name, data_dir=_DATA_DIR.value, quiet=True)
     yield (
       name,
       ratings,
-      {
-        seed: random_split(ratings, 0.2, seed=seed)
-        for seed in map(int, _SEEDS.value)
-      },
+      {seed: random_split(ratings, 0.2, seed=seed) for seed in seeds()},
     )
+
+
+def seeds() -> list[int]:
+  return list(map(int, _SEEDS.value))
+
+
+def data_dir() -> str | None:
+  return _DATA_DIR.value
 
 
 def write(figures: dict[str, Any]) -> None:

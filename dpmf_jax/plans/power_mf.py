@@ -35,6 +35,11 @@ GAUGE_POWER = 0.35
 ERROR_VARIANCE = 0.8
 # Of the slope on item means that each user fits to their own ratings.
 SLOPE_RIDGE = 4.0
+# Where there are fewer ratings, item means are asked for instead of factors: mu
+# N / sqrt(U I), and N / U. With ten ratings, half of what a factor explains is
+# known to a user, if that is a tenth of what they leave unexplained.
+LEAST_SIGNAL = 24.0
+LEAST_OWN = 10.0
 
 
 @declare.config
@@ -74,7 +79,7 @@ class PowerMFConfig:
   count_scale: float = declare.setting(default=1.0, above=0)
   residual_bound: float = declare.setting(default=0.6, minimum=1e-3, maximum=16)
   relaxation: float = declare.setting(default=0.5, above=0, maximum=1)
-  bias_ridge: float = declare.own_ridge(default=5.0, what='a bias')
+  bias_ridge: float = declare.own_ridge(default=2.0, what='a bias')
   vector_ridge: float = declare.own_ridge(default=1.5, what='a vector')
   shift: int = declare.setting(default=6, minimum=0, maximum=PRODUCT_BITS)
   lattice_bits: int = declare.setting(default=10, minimum=4, maximum=18)
@@ -122,6 +127,13 @@ def _event(config: PowerMFConfig, most: float) -> accounting.Gaussian:
     delta=config.delta,
     epsilon=config.epsilon,
   )
+
+
+def loss(config: PowerMFConfig) -> float:
+  """mu of all steps together, or epsilon where there are no factors."""
+  event = plan(config).guarantee.event
+  assert isinstance(event, accounting.Gaussian | accounting.L2Laplace)
+  return 1 / event.noise_multiplier
 
 
 def pair_sensitivity(config: PowerMFConfig) -> float:
@@ -225,6 +237,8 @@ def _factors_plan(config: PowerMFConfig) -> Plan:
     noise={'counts and sums': pairs, 'factors': rows},
     sensitivity={'counts and sums': pair, 'factors': row},
     shares=shares,
+    first_round=2,
+    round_steps=2,
   )
 
 

@@ -21,13 +21,16 @@ from dpmf_jax.evaluation import popular
 from dpmf_jax.plans import selection
 from dpmf_jax.plans.spec import Task
 from dpmf_jax.ratings.given import ratings_of
+from dpmf_jax.ratings.priors import matched
+from dpmf_jax.ratings.priors import public_prior as prior_of_public
 from dpmf_jax.ratings.specification import AskedEpsilons
 from dpmf_jax.ratings.splits import hold_out_last, random_split
 from dpmf_jax.ratings.table import Ratings, with_public_ids
 from dpmf_jax.rows import Data, device_mesh, training_data
-from dpmf_jax.runs import choosing, folders, measuring, recording
+from dpmf_jax.runs import choosing, folders, measuring, recording, timing
 from dpmf_jax.runs.choosing import Chosen, Threshold
 from dpmf_jax.runs.run import Run
+from dpmf_jax.systems.public import with_public
 from dpmf_jax.training import fit
 from dpmf_jax.types import System
 
@@ -62,6 +65,7 @@ def train(
   item_ids: Sequence[Any] | None = None,
   num_users: int | None = None,
   user_features: np.ndarray | None = None,
+  public_ratings: Any = None,
   threshold: Threshold | None = None,
   asked: AskedEpsilons | None = None,
   split: Split = 'random',
@@ -114,6 +118,10 @@ def train(
       as there may be, not counted in the ratings.
     user_features: [U, F] public facts of users in the order of
       `ratings.user_ids`, for systems that take them.
+    public_ratings: ratings that anyone may see, of the same items by title or
+      id, which items start from: what `ratings` may be, or a `Prior` or the
+      file of one (`save_prior`). For `auto`, power_mf, dpals and ranking_mf.
+      They are not protected, and must not be taken from `ratings`.
     threshold: personalised systems, in place of epsilon: the epsilon that
       noise is made for, or a rule for it that looks at `asked`.
     asked: personalised systems: the public distribution of epsilons that may
@@ -148,7 +156,7 @@ def train(
   down there before any noise is drawn, and refused (BudgetExceeded) if it
   would cost too much.
   """
-  began = time.monotonic()
+  began, lap = time.monotonic(), timing.laps()
   test_fraction = _share(split, test_fraction)
   _check_evaluation(test_fraction, split_seed, ranking_k, ranking_threshold)
   _check_reports(report_every, checkpoint_seconds)
@@ -171,7 +179,16 @@ def train(
   chosen = choosing.chosen(
     system, given, task, variant, delta, threshold, asked, table, user_features
   )
+  public_prior = None
+  if public_ratings is not None:
+    public_prior = matched(prior_of_public(public_ratings), table)
+    system_of_both = with_public(chosen.name, chosen.system, public_prior)
+    chosen = chosen._replace(system=system_of_both)
+    if progress:
+      shown = np.mean(public_prior.place[table.item] >= 0)
+      print(f'{public_prior} (not for publication: {shown:.0%} of the ratings)')
   made = chosen.system
+  lap('system chosen')
   if table.most_users and made.guarantee.unit != 'user':
     raise ValueError(
       f'num_users={table.most_users} is for what protects whole users, and '
@@ -191,6 +208,7 @@ def train(
     mesh = device_mesh(devices)
     data = training_data(learned, mesh=mesh)
     test_rows = None if test is None else training_data(test, mesh=mesh).by_user
+    lap('ratings split and laid out')
     lists = certificates.id_lists(table, made.guarantee)
     facts = {
       'dataset': table.name,
@@ -201,7 +219,9 @@ def train(
       **({'max_count': int(table.scale[1])} if table.clicks else {}),
       **({} if threshold is None else {'threshold': str(threshold)}),
     }
-    further = _further(public or {}, {*facts, 'num_users'}, chosen)
+    stated = None if public_prior is None else public_prior.stated
+    known = {*facts, 'num_users', 'public_ratings'}
+    further = _further(public or {}, known, chosen)
     # A hash of the file that features are from says more than one of an array.
     facts |= {**_stated_features(user_features), **further}
     if lists['users'] != wording.SECRET_COUNTED:
@@ -214,10 +234,16 @@ def train(
       'ratings': folders.digest(learned),
       'epsilons': _digest(learned.epsilon),
       'features': _digest(user_features),
+      'public_ratings': stated,
     }
 
     recorder = recording.Recorder(
-      made, data, test_rows, table.scale, task=chosen.task
+      made,
+      data,
+      test_rows,
+      table.scale,
+      task=chosen.task,
+      rounds=chosen.plan.rounds,
     )
     first_key, run_id = _fitted(
       chosen,
@@ -233,6 +259,7 @@ def train(
       progress=progress,
     )
 
+    lap('steps done')
     own = made.personal
     certificate = certificates.certificate(
       made.guarantee,
@@ -245,8 +272,15 @@ def train(
       parameters=facts,
       lists=lists,
       personal=own and own.statement(asked),
+      public_ratings=stated,
     )
     report = measuring.facts(chosen, recorder, learned, test)
+    if public_prior is not None:
+      report['public_ratings'] = measuring.matched(
+        public_prior, learned, recorder.model
+      )
+      if progress and not report['public_ratings']['used']:
+        print('they are not used: noisy sums have too little to do with them')
     if chosen.task == 'rating':
       report |= measuring.accuracy(
         recorder, data.by_user, test_rows, learned, test
@@ -270,6 +304,7 @@ def train(
         ranking_threshold,
         progress=progress,
       )
+    lap('accuracy measured')
     report['seconds'] = round(time.monotonic() - began, 3)
     run = Run(
       whole=recorder.model,
@@ -281,6 +316,7 @@ def train(
     )
     if folder is not None:
       run.write(folder)
+      lap('files written')
     return run
 
 

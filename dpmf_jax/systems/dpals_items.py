@@ -135,6 +135,25 @@ def updated(
   return Items(mean, count, weight, vector, size, sums)
 
 
+class Totals(NamedTuple):
+  """Noisy sums of items: total = count * mean + errors, less the center."""
+
+  count: jax.Array  # [I] sums of weights, estimated
+  total: jax.Array  # [I]
+  noise: jax.Array  # [I] variance of what was added to the total
+
+
+def totals(items: Items) -> Totals:
+  """What all sweeps together released of items' means, in ratings.
+
+  Privacy: of noisy sums alone.
+  """
+  count, sums = items.counts, items.sums
+  precision = jnp.maximum(sums.precision, 1e-30)  # 0 before the first
+  total = (sums.residual + count * sums.reference) / precision
+  return Totals(count, total, 1 / precision)
+
+
 def common_mean(items: Items) -> jax.Array:
   """[] the mean of all ratings, less the center."""
   return _mean_over_ratings(items.mean, items.counts)

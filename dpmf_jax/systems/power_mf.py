@@ -9,6 +9,10 @@ Step by step, every sum over ratings with noise (Gaussian, one budget):
   4, 5, ..  the same again: power iteration on the residuals, in which B and S
      turn into factors by shrinkage under known noise (`row_factors`)
 
+Where the noisy counts say that there are too few ratings for factors, the same
+steps ask for counts and clipped residuals of items instead, which make the
+means better (`_item_sums`).
+
 The first item factors are random. Residuals are those of the model so far, so
 a round corrects it, and rounds average noise out (`relaxation`). Each user at
 last fits a bias, a slope on the item means and a vector to their own ratings
@@ -49,13 +53,34 @@ from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Fit, Release, System
 
 
+class Pair(NamedTuple):
+  """Noisy counts and sums of rows, in quarters, and variances of the noise."""
+
+  count: jax.Array  # [R]
+  total: jax.Array  # [R]
+  count_variance: jax.Array  # []
+  total_variance: jax.Array  # []
+
+
+class Sums(NamedTuple):
+  """Noisy sums of items that several steps have asked for."""
+
+  total: jax.Array  # [I], weighted by precision
+  precision: jax.Array  # [] of the noise
+
+
 class State(NamedTuple):
   """All of it is computed from noisy sums."""
 
   factors: Factors  # [U, D], [I, D]
   user: Means  # biases and counts
   item: Means  # means, from the middle of the scale, and counts
+  known: Means  # the same, by all that was asked for of items
   prior: jax.Array  # [D, D] covariance of users' vectors
+  # Of items, where these are asked for instead of factors.
+  counted: Sums  # ratings
+  left: Sums  # what the means leave of them, clipped
+  pair: Pair  # what `item` is made of, from the middle of the scale
   done: jax.Array  # int32, steps so far
   hyper: Any  # `traced`
 
@@ -76,7 +101,7 @@ def _label(rows: Rows, state: State, column_mean, row_mean=None) -> jax.Array:
 
 
 def noisy_pair(key, state: State, rows: Rows, others: int, label, how):
-  """Noisy counts and sums [R] of rows, and variances, for `shrunk_means`.
+  """Noisy counts and sums of rows, a `Pair` for `shrunk_means`.
 
   Privacy: `normal.lattice_equations` with factors that are all 1 has exact
   sums; one rating moves (count_scale * count, sum) of its row by at most
@@ -104,12 +129,7 @@ def noisy_pair(key, state: State, rows: Rows, others: int, label, how):
   total = of_total.add(counts.vector[:, 0], column(1))
   # Of a coordinate of L2-Laplace noise in two dimensions, or of Gaussian.
   variance = jnp.square(of_total.std) * (3.0 if pure else 1.0)
-  return {
-    'count': count,
-    'total': total,
-    'count_variance': variance / jnp.square(hyper.count_scale),
-    'total_variance': variance,
-  }
+  return Pair(count, total, variance / jnp.square(hyper.count_scale), variance)
 
 
 def noisy_sums(key, state: State, rows: Rows, label, own, other):
@@ -163,7 +183,9 @@ def _rows(state: State, noisy, own, other, counts):
     counts[0],
     moment,
     error=hyper.error_variance,
-    variance=jnp.square(_row_noise(state).std) * gain,
+    variance=jnp.square(_row_noise(state).std),
+    bound=hyper.residual_bound,
+    kept=gain,
   )
   return (1 - gain) * own + gain * found, prior
 
@@ -172,14 +194,15 @@ def _item_means(key, state: State, data: Data, how) -> State:
   rows, users = data.by_item, data.by_user.num_rows
   label = _label(rows, state, None)
   pair = noisy_pair(key, state, rows, users, label, how)
-  return state._replace(item=shrunk_means(**pair, most=users))
+  item = shrunk_means(**pair._asdict(), most=users)
+  return state._replace(item=item, known=item, pair=pair)
 
 
 def _user_biases(key, state: State, data: Data, how) -> State:
   rows, items = data.by_user, data.by_item.num_rows
   label = _label(rows, state, state.item.mean)
   pair = noisy_pair(key, state, rows, items, label, how)
-  return state._replace(user=shrunk_means(**pair, most=items))
+  return state._replace(user=shrunk_means(**pair._asdict(), most=items))
 
 
 def _user_factors(key, state: State, data: Data) -> State:
@@ -211,6 +234,72 @@ def _item_factors(key, state: State, data: Data) -> State:
   return state._replace(factors=Factors(user, item), prior=prior)
 
 
+def _hidden(state: State) -> jax.Array:
+  """Whether taste is lost in noise, by the noisy number of ratings.
+
+  Factors are sought where noise leaves something of singular values of a table
+  of random signs with so many entries, and where a user has so many ratings
+  that half of what a factor explains can be known from them.
+  """
+  hyper, number = state.hyper, state.item.number.sum()
+  users, items = (len(rows) for rows in state.factors)
+  needed = hyper.least_signal * jnp.sqrt(1.0 * users * items) / hyper.loss
+  return number < jnp.maximum(needed, hyper.least_own * users)
+
+
+def _known_items(state: State) -> Means:
+  """Means of items by all that was asked for of counts and sums.
+
+  A sum of clipped residuals is taken for n (share of those not clipped) times
+  how far off the mean was, errors of ratings and noise.
+  """
+  hyper, (total, precision) = state.hyper, state.left
+  users, pair, counted = len(state.factors.user), state.pair, state.counted
+  known = 1 / pair.count_variance
+  every = known + counted.precision
+  count = (known * pair.count + counted.total) / every
+  pair = pair._replace(count=count, count_variance=1 / every)
+  item = shrunk_means(**pair._asdict(), most=users)
+  bound = hyper.residual_bound / jnp.sqrt(2 * hyper.error_variance)
+  free = jax.scipy.special.erf(bound)  # of normal residuals
+  error = hyper.error_variance * (
+    free - 2 / jnp.sqrt(jnp.pi) * bound * jnp.exp(-jnp.square(bound))
+  ) + jnp.square(hyper.residual_bound) * (1 - free)
+  mass = free * item.number
+  # Times the precision, which is 0 where none were asked for.
+  rest = total - precision * mass * (item.mean - state.item.mean)
+  spread = precision * (mass * mass * item.variance + item.number * error) + 1
+  mean = item.mean + mass * item.variance * rest / spread
+  common = (mean * item.number).sum() / item.number.sum()
+  return item._replace(mean=mean, common=common)
+
+
+def _item_sums(key, state: State, data: Data) -> State:
+  """More of the items' counts and sums, in turn, in place of factors.
+
+  Privacy: `noisy_sums`, with factors that are 1 and, for counts, with labels so
+  low that every residual is the bound.
+  """
+  hyper, counts = state.hyper, state.done % 2 == 0
+  user, item = (jnp.zeros_like(rows) for rows in state.factors)
+  label = _label(data.by_item, state, state.user.mean, state.item.mean)
+  label = jnp.where(counts, -2 * hyper.residual_bound, label)
+  one = user.at[:, 0].set(1.0)
+  noisy = noisy_sums(key, state, data.by_item, label, item, one)[:, 0]
+  weight = 1 / jnp.square(_row_noise(state).std)
+
+  def with_more(sums: Sums, asked: jax.Array, unit: jax.Array) -> Sums:
+    own = jnp.where(asked, weight * unit * unit, 0.0)
+    return Sums(sums.total + own * noisy / unit, sums.precision + own)
+
+  state = state._replace(
+    factors=Factors(user, item),
+    counted=with_more(state.counted, counts, hyper.residual_bound),
+    left=with_more(state.left, ~counts, jnp.float32(-1)),
+  )
+  return state._replace(known=_known_items(state))
+
+
 @functools.cache
 def _step(pure: bool, shift: int):
   """A step; one object for equal arguments. Privacy: see `power_mf`."""
@@ -225,9 +314,11 @@ def _step(pure: bool, shift: int):
         lambda key, state: _user_biases(key, state, data, how),
         lambda key, state: _user_factors(key, state, data),
         lambda key, state: _item_factors(key, state, data),
+        lambda key, state: _item_sums(key, state, data),
       )
       done = state.done
-      phase = jnp.where(done < 2, done, 2 + done % 2)
+      phase = jnp.where(_hidden(state), 4, 2 + done % 2)
+      phase = jnp.where(done < 2, done, phase)
       state = jax.lax.switch(phase, phases, key, state)
     return state._replace(done=state.done + 1)
 
@@ -239,19 +330,14 @@ def _items(state: State) -> jax.Array:
 
   Vectors are scaled so that users' vectors have a prior of variance 1.
   """
-  quarter = state.hyper.quarter
-  mean = quarter * (state.item.mean - state.item.common)
+  quarter, known = state.hyper.quarter, state.known
+  mean = quarter * (known.mean - known.common)
   columns = [mean[:, None], jnp.ones_like(mean)[:, None]]
   if state.factors.item.shape[1]:
     size, axes = eigen(state.prior)
     scale = quarter * jnp.sqrt(jnp.maximum(size, 0.0))
     columns.append(state.factors.item @ (axes * scale[None]))
   return jnp.concatenate(columns, axis=1)
-
-
-def _offset(state: State) -> jax.Array:
-  hyper = state.hyper
-  return (hyper.low + hyper.high) / 2 + hyper.quarter * state.item.common
 
 
 def _model(state: State, data: Data) -> Release:
@@ -261,13 +347,13 @@ def _model(state: State, data: Data) -> Release:
 
 def _released(state: State) -> Release:
   """Items; users fit around no bias, slope 1 and no vector."""
-  hyper, item = state.hyper, _items(state)
+  hyper, known, item = state.hyper, state.known, _items(state)
+  offset = (hyper.low + hyper.high) / 2 + hyper.quarter * known.common
   prior = jnp.zeros(item.shape[1]).at[0].set(1.0)
   ridge = jnp.full_like(prior, hyper.vector_ridge).at[0].set(hyper.slope_ridge)
   ridge = (ridge * jnp.square(hyper.quarter)).at[1].set(hyper.bias_ridge)
-  return Release(
-    Factors(None, item), _offset(state), Fit(prior, ridge), state.item.number
-  )
+  fit = Fit(prior, ridge)
+  return Release(Factors(None, item), offset, fit, known.number)
 
 
 def power_mf(config: PowerMFConfig) -> System:
@@ -282,9 +368,10 @@ def power_mf(config: PowerMFConfig) -> System:
   Gaussian mechanism with multiplier m_s, and all of them, adaptively, one
   with 1/m^2 = sum of 1/m_s^2 (Dong, Roth and Su 2022, Corollary 3.3). Which
   steps there are, their shares, the rank and the rounds are settings; all
-  that depends on data (quantiles, gauges, priors, laws of counts and means)
-  is computed from noisy sums. With rank 0 the one step is L2-Laplace noise of
-  scale pair_sensitivity / epsilon on a row: epsilon, pure.
+  that depends on data (quantiles, gauges, priors, laws of counts and means,
+  and whether a step asks for sums of factors or of residuals, which have the
+  same bound) is computed from noisy sums. With rank 0 the one step is
+  L2-Laplace noise of scale pair_sensitivity / epsilon on a row: epsilon, pure.
   """
   plan, hyper = settings.plan(config), _hyper(config)
 
@@ -292,13 +379,20 @@ def power_mf(config: PowerMFConfig) -> System:
     if config.rank:
       lattice.check_size(data, config.lattice_bits)
     users, items = (rows.num_rows for rows in data)
-    means = lambda rows: Means(jnp.zeros(rows), jnp.ones(rows), jnp.float32(0))
+    zero = jnp.float32(0)
+    means = lambda rows: Means(
+      jnp.zeros(rows), jnp.ones(rows), zero, jnp.zeros(rows)
+    )
     start = jax.random.normal(key, (items, config.rank))
     return State(
       factors=Factors(jnp.zeros((users, config.rank)), start),
       user=means(users),
       item=means(items),
+      known=means(items),
       prior=jnp.zeros((config.rank, config.rank)),
+      counted=Sums(jnp.zeros(items), zero),
+      left=Sums(jnp.zeros(items), zero),
+      pair=Pair(*jnp.zeros((2, items)), *jnp.ones(2)),
       done=jnp.int32(0),
       hyper=hyper,
     )
@@ -366,4 +460,7 @@ def _hyper(config: PowerMFConfig) -> Any:
     gauge_power=settings.GAUGE_POWER,
     error_variance=settings.ERROR_VARIANCE,
     slope_ridge=settings.SLOPE_RIDGE,
+    least_signal=settings.LEAST_SIGNAL,
+    least_own=settings.LEAST_OWN,
+    loss=settings.loss(config),
   )

@@ -12,19 +12,33 @@ released with noise.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
 from dpmf_jax.kernels.dense import eigen
 
 _ROUNDS = 20
-_MIN_VARIANCE = 1e-8  # prior variance of a direction that noise has drowned
 
 
 def second_moment(factors: jax.Array, count: jax.Array) -> jax.Array:
   """C [D, D], the mean of w w^T over ratings."""
   weight = count / jnp.maximum(count.sum(), 1.0)
   return (factors * weight[:, None]).T @ factors
+
+
+class Shrunk(NamedTuple):
+  """Factors of rows.
+
+  Attributes:
+    factors: [R, D] posterior means.
+    prior: [D, D] covariance of rows' factors, less a standard error: 0 along
+      axes where there may be nothing but errors and noise.
+  """
+
+  factors: jax.Array
+  prior: jax.Array
 
 
 def shrunk_rows(
@@ -34,11 +48,15 @@ def shrunk_rows(
   *,
   error: jax.Array,
   variance: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-  """Posterior means x [R, D] of factors, and their prior covariance [D, D].
+  bound: jax.Array | float = jnp.inf,
+  kept: jax.Array | float = 1.0,
+) -> Shrunk:
+  """Factors of rows that are normal around 0, along the axes of `moment`.
 
-  Factors are normal around 0, with a covariance along the axes of `moment`
-  that is fitted to all rows (EM): directions that drown in noise vanish.
+  Their variances are the likeliest ones for all rows (Fisher scoring), less a
+  standard error. Where nothing is left, rows are shrunk with the latter, as
+  long as it explains less than errors do: rounds go on looking where nothing
+  has been found so far.
 
   Args:
     sums: [R, D] noisy sums.
@@ -46,22 +64,32 @@ def shrunk_rows(
     moment: C.
     error: [] variance of a rating's own error.
     variance: [] of the noise.
+    bound: [] that errors are clipped to, where they are summed.
+    kept: [] part of the noise that is left of it, where factors are averaged.
   """
   size, axes = eigen(moment)
   size = jnp.maximum(size, 1e-9)
   rotated = sums @ axes
   mass = jnp.maximum(count, 0.0)[:, None] * size[None]  # [R, D]
-  spread = mass * error + variance
-  gain = lambda prior: mass * prior / (mass * mass * prior + spread)
+  errors = mass * error
+  summed = mass * jnp.minimum(error, jnp.square(bound))
+
+  def information(prior):
+    weight = jnp.square(mass / (mass * mass * prior[None] + summed + variance))
+    return weight, jnp.maximum((weight * mass * mass).sum(axis=0), 1e-30)
 
   def improved(_, prior):
-    found = gain(prior[None])
-    left = jnp.square(found * rotated) + prior[None] * (1 - found * mass)
-    return jnp.maximum(left.mean(axis=0), _MIN_VARIANCE)
+    weight, total = information(prior)
+    found = (weight * (jnp.square(rotated) - summed - variance)).sum(axis=0)
+    return jnp.maximum(found / total, 0.0)
 
   start = jnp.full(size.shape, 0.1, jnp.float32)
   prior = jax.lax.fori_loop(0, _ROUNDS, improved, start)
-  return (gain(prior[None]) * rotated) @ axes.T, (axes * prior[None]) @ axes.T
+  deviation = jnp.sqrt(2 / information(prior)[1])
+  sure = jnp.maximum(prior - deviation, 0.0)
+  used = jnp.maximum(sure, jnp.minimum(deviation, error / size))[None]
+  gain = mass * used / (mass * mass * used + errors + kept * variance)
+  return Shrunk((gain * rotated) @ axes.T, (axes * sure[None]) @ axes.T)
 
 
 def balanced(

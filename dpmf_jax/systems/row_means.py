@@ -37,11 +37,13 @@ class Means(NamedTuple):
     mean: [R] of a row's ratings.
     number: [R] how many they are.
     common: [] mean of all ratings.
+    variance: [R] of the mean, as far as it is not known.
   """
 
   mean: jax.Array
   number: jax.Array
   common: jax.Array
+  variance: jax.Array
 
 
 def shrunk_means(
@@ -116,10 +118,12 @@ def shrunk_means(
   laws = (middle - 0.5, _SPREAD, first, 0.0, _VARIANCE)
   laws = tuple(jnp.asarray(law, jnp.float32) for law in laws)
   laws = jax.lax.fori_loop(0, _ROUNDS, improved, laws)
-  chance, mean, *_ = posterior(laws)
-  mean = (chance * mean).sum(axis=1)
+  chance, given, _, gain, _ = posterior(laws)
+  mean = (chance * given).sum(axis=1)
   number = (chance * n).sum(axis=1)
-  return Means(mean, number, (mean * number).sum() / number.sum())
+  left = laws[4] * (1 - gain * n) + jnp.square(given - mean[:, None])
+  common = (mean * number).sum() / number.sum()
+  return Means(mean, number, common, (chance * left).sum(axis=1))
 
 
 def _nodes(

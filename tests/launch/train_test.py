@@ -472,3 +472,31 @@ def test_a_folder_with_other_files_is_left_alone(
   assert done.returncode == 2
   assert 'thesis.tex' in done.stderr
   assert [path.name for path in tmp_path.iterdir()] == ['thesis.tex']
+
+
+def test_public_ratings_are_read_and_kept_as_a_prior(
+  launch, ratings_file, tmp_path
+):
+  kept = tmp_path / 'prior.safetensors'
+  given = '--system=power_mf', '--rank=0', '--epsilon=3'
+  done = train(
+    launch, ratings_file, tmp_path / 'a', *given,
+    f'--public_ratings={ratings_file}', f'--save_prior={kept}',
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  assert 'items matched by id' in done.stdout
+  assert 'not for publication' in done.stdout
+  again = train(
+    launch, ratings_file, tmp_path / 'b', *given, f'--public_ratings={kept}'
+  )
+  assert again.returncode == 0, again.stderr
+  parameters = lambda name: read(tmp_path / name / 'certificate.json')[
+    'parameters'
+  ]
+  one, other = map(parameters, 'ab')
+  assert one['public_ratings'] == other['public_ratings']
+  refused = train(
+    launch, ratings_file, tmp_path / 'c', *given, f'--save_prior={kept}'
+  )
+  assert refused.returncode == 2
+  assert refused.stderr.strip() == 'error: --save_prior needs --public_ratings'

@@ -59,7 +59,7 @@ def side(ratings, by):
 def pair_of(key, state, rows, column_mean, others, how):
   label = module._label(rows, state, column_mean)
   found = noisy_pair(key, state, rows, others, label, how)
-  return found['count'], found['total']
+  return found.count, found.total
 
 
 @jax.jit
@@ -346,10 +346,66 @@ def test_factors_are_found_where_noise_is_small_and_vanish_where_it_is_not():
   )
   found, prior = give(jnp.float32(exact), variance=jnp.float32(1))
   np.testing.assert_allclose(found, truth, atol=0.2)
-  np.testing.assert_allclose(np.trace(prior), (truth**2).sum() / 500, atol=0.1)
+  np.testing.assert_allclose(np.trace(prior), (truth**2).sum() / 500, atol=0.2)
   noisy = exact + 1e4 * rng.normal(size=exact.shape)
   drowned, _ = give(jnp.float32(noisy), variance=jnp.float32(1e8))
   assert np.abs(drowned).max() < 0.2 * np.abs(truth).max()
+
+
+def test_many_rows_of_two_ratings_and_much_noise_have_no_factors():
+  rng = np.random.default_rng(1)
+  count, moment = np.full(20_000, 2.0), np.diag([0.1, 0.12])
+  errors = rng.uniform(-0.6, 0.6, (20_000, 2)) * np.sqrt(2 * np.diag(moment))
+  found, prior = jax.jit(shrunk_rows)(
+    jnp.float32(errors + 4.0 * rng.normal(size=errors.shape)),
+    jnp.float32(count),
+    jnp.float32(moment),
+    error=jnp.float32(0.8),
+    variance=jnp.float32(16),
+    bound=jnp.float32(0.6),
+  )
+  # What a factor could add to a rating, in squared quarters of the scale.
+  assert np.trace(prior @ moment) < 0.02
+  assert np.trace(np.cov(found.T) @ moment) < 0.02
+
+
+@functools.cache
+def sparse():
+  """Two ratings of a user, about, by whose mean they can be told apart."""
+  rng = np.random.default_rng(5)
+  user = np.repeat(np.arange(3_000), rng.integers(2, 4, 3_000))
+  item = rng.integers(0, 300, len(user))
+  user, item = np.divmod(np.unique(user * 300 + item), 300)
+  mean = rng.normal(size=3_000)[user] + 0.3 * rng.normal(size=300)[item]
+  value = np.clip(
+    np.rint(7 + 1.2 * mean + 1.2 * rng.normal(size=len(user))), 1, 10
+  )
+  ratings = Ratings(
+    user=user,
+    item=item,
+    value=value,
+    user_ids=np.arange(3_000),
+    item_ids=np.arange(300),
+    scale=(1.0, 10.0),
+  )
+  train, test = random_split(ratings, 0.2, seed=0)
+  return train, test, training_data(train), training_data(test).by_user
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('epsilon', [1.0, 5.0])
+def test_users_of_two_ratings_are_no_worse_off_than_with_their_means(epsilon):
+  train, test, data, held = sparse()
+  system = power_mf(make(scale=(1.0, 10.0), epsilon=epsilon, rank=3, rounds=6))
+  state = fit(system, jax.random.key(0), data)
+  model = jax.jit(system.model)(state, data)
+  alone = metrics.baselines(train, test)['user_mean']
+  assert metrics.rmse(model, held, train.scale) < alone
+  # Counts and sums of items were asked for in place of factors.
+  assert not np.asarray(state.factors.item).any()
+  true = np.bincount(train.item, minlength=300)
+  of_pair = np.abs(np.asarray(state.item.number) - true).mean()
+  assert np.abs(np.asarray(model.number) - true).mean() < 0.7 * of_pair
 
 
 @pytest.mark.parametrize('rank', [1, 3])
@@ -389,7 +445,7 @@ def test_users_fit_a_ridge_regression_of_their_own(small_ratings, rank):
   item = np.asarray(model.factors.item, np.float64)
   assert item.shape == (40, rank + 2)
   np.testing.assert_array_equal(item[:, 1], 1.0)
-  ridge = np.diag([4.0, 5.0] + [1.5] * rank)
+  ridge = np.diag([4.0, 2.0] + [1.5] * rank)
   priors = np.tile(np.eye(rank + 2)[0], (small_ratings.num_users, 1))
   want = oracles.user_regressions(
     small_ratings, item, ridge=ridge, priors=priors, offset=float(model.offset)
@@ -545,5 +601,9 @@ def test_the_rule_has_no_factors_without_a_delta_and_knows_its_limits():
   assert of('user', num_users=9, delta=1e-6)[0] == 'dpals'
   with pytest.raises(ValueError, match="unit='item'"):
     of('item', num_users=9, delta=1e-6)
+  # Many users of few items: the whole user is protected.
+  assert of('rating', num_users=450, delta=1e-6)[0] == 'dpals'
+  assert of('rating', num_users=440, delta=1e-6)[0] == 'power_mf'
+  assert of('rating', num_users=450, delta=0.0)[0] == 'power_mf'
   with pytest.raises(ValueError, match='num_users=0'):
     of('rating', num_users=0, delta=1e-6)
