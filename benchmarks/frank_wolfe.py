@@ -1,8 +1,10 @@
 """Private Frank-Wolfe after Jain, Thakkar and Thakurta (2018).
 
-Differentially Private Matrix Completion Revisited, ICML 2018, with joint privacy
-of whole users. Written from what is known of the algorithm, without the full
-text at hand: details may differ from the paper's. In each of T rounds every user has a residual row
+Differentially Private Matrix Completion Revisited, ICML 2018, with joint
+privacy of whole users. Written from what is known of the algorithm, without the
+full text at hand: details may differ from the paper's.
+
+In each of T rounds every user has a residual row
 A_u = P(Y_u - R_u) on their own items, of norm at most L. The server gets W =
 sum over users of A_u^T A_u with symmetric Gaussian noise, and sends its top
 eigenvector v and the root of its eigenvalue l. Every user then moves their own
