@@ -56,7 +56,7 @@ _SETTINGS = {
   2.0: (20, 4000.0, 9.0),
   5.0: (20, 4000.0, 9.0),
 }
-# Of `power_mf`: rank and rounds by `auto`, were there no `moments`.
+# Of `power_mf`: rank and rounds by `auto`.
 _POWER = {0.1: (0, 1), 1.0: (0, 1), 2.0: (3, 6), 5.0: (7, 8)}
 # Widths of a scale of 20 in one of 5.
 _SHOWN = 4.0

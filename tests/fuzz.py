@@ -9,7 +9,8 @@ it is read, or an error of ours: a ValueError on one line that names the file.
 Execution k of a target depends on k alone: what is found is found again by
 --target and --first. Targets get the same time, so that fast ones are read more
 often. One that takes the processor for longer than --limit is interrupted, and
-that is a problem, too, as is a process that grows beyond --megabytes.
+that is a problem, too, as is a process that grows beyond --megabytes. Ctrl-C
+ends it early.
 """
 
 from __future__ import annotations
@@ -532,9 +533,14 @@ def main() -> int:
     }
     end = time.monotonic() + given.seconds
     counts, bad, slowest, seen = Counter(), 0, (0.0, '', 0), set()
-    for name, number, said, took in fairly(
-      chosen, given.first, work, given.limit
-    ):
+    executions = fairly(chosen, given.first, work, given.limit)
+    while time.monotonic() < end and counts.total() != given.executions:
+      # What waits for ever uses no processor: the process ends, and says where.
+      faulthandler.dump_traceback_later(60 * given.limit, exit=True)
+      try:
+        name, number, said, took = next(executions)
+      except KeyboardInterrupt:
+        break
       counts[name] += 1
       slowest = max(slowest, (took, name, number))
       if said is None and megabytes() > given.megabytes:
@@ -547,10 +553,6 @@ def main() -> int:
         if kind not in seen:
           seen.add(kind)
           print(f'{name}, {number}: {said}\n', flush=True)
-      # What waits for ever uses no processor: the process ends, and says where.
-      faulthandler.dump_traceback_later(60 * given.limit, exit=True)
-      if time.monotonic() > end or counts.total() == given.executions:
-        break
     faulthandler.cancel_dump_traceback_later()
   least = min(chosen, key=lambda name: counts[name])
   print(

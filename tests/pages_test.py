@@ -44,6 +44,7 @@ def folder(tmp_path, monkeypatch):
   tables = {
     'ratings.csv': ('user,item,rating', (users, items, stars)),
     'events.csv': ('who,what,stars', (users, items, stars)),
+    'part-1.csv': ('user,item,rating', (users, items, stars)),
     'clicks.csv': ('user,item', (users, items)),
     'plays.csv': ('user,item,plays', (users, items, plays)),
     'visits.csv': ('user,item,timestamp', (users, items, 10 + plays)),

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -129,7 +130,9 @@ def _keep(file: pathlib.Path, table: Ratings, told: Sequence[str]) -> None:
   with files.atomic(file, mode=0o600) as partial, partial.open('wb') as out:
     out.write(bytes.fromhex(files.sha256(content)))
     out.write(content)
-  # With what a kill has left of other writes.
-  used = {each: each.stat().st_mtime for each in file.parent.iterdir()}
+  # With what a kill has left of other writes, and nothing else in the folder.
+  ours = re.compile(r'\.?[0-9a-f]{64}\.table(\..*\.partial)?')
+  found = filter(lambda each: ours.fullmatch(each.name), file.parent.iterdir())
+  used = {each: each.stat().st_mtime for each in found}
   for each in sorted(used, key=lambda each: -used[each])[_MOST:]:
     each.unlink(missing_ok=True)

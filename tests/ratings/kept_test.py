@@ -111,12 +111,17 @@ def test_small_files_are_not_kept(read, file):
   assert (read.said, read.folder.exists()) == ([], False)
 
 
-def test_few_tables_are_kept(read, tmp_path):
+def test_few_tables_are_kept_and_other_files_are(read, tmp_path):
+  read.folder.mkdir(mode=0o700, parents=True)
+  others = [f'{k}.txt' for k in range(12)]
+  for name in others:
+    (read.folder / name).touch()
   for number in range(10):
     path = tmp_path / f'{number}.csv'
     path.write_text(f'1,{number},3\n')
     read(path)
-  assert len(list(read.folder.iterdir())) == 8
+  assert len(list(read.folder.glob('*.table'))) == 8
+  assert len(list(read.folder.iterdir())) == 8 + len(others)
 
 
 def test_parts_are_kept_together(read, tmp_path):
