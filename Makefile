@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+SITE ?= site
 
-.PHONY: demo test test-slow test-all lint types bench clean help
+.PHONY: demo test test-slow test-all lint types docs docs-serve bench clean help
 
 help:
 	@echo 'make demo      train privately on MovieLens-100K, and lists'
@@ -11,6 +12,7 @@ help:
 	@echo 'make test-slow the others: statistical, audits, end to end'
 	@echo 'make test-all  both'
 	@echo 'make lint      ruff; make types: basedpyright; make bench: kernels'
+	@echo 'make docs      the documentation, in site/; make docs-serve shows it'
 
 # The stamps are made again when a requirements file changes.
 $(VENV)/.runtime: requirements.txt
@@ -49,8 +51,17 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
+# The notice is about the next version of MkDocs, which is not used here.
+docs docs-serve: export NO_MKDOCS_2_WARNING = 1
+
+docs: $(VENV)/.dev
+	$(BIN)/python -m mkdocs build --strict --site-dir $(SITE)
+
+docs-serve: $(VENV)/.dev
+	$(BIN)/python -m mkdocs serve
+
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.kernels
 
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo site

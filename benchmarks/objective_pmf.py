@@ -126,7 +126,10 @@ def _pictures(folder: pathlib.Path, name: str, found: dict[str, Any]) -> None:
         base: [found[_case(base, **{setting: v})]['rmse'][0] for v in values]
         for base in (_PAPER_SAMPLING, _WEIGHTS)
       },
-      x_label={'conservative': 'f_c', 'middle': 'eps_m'}[setting],
+      x_label={
+        'conservative': 'f_c, share of conservative ratings',
+        'middle': 'eps_m, smallest epsilon of moderate ratings',
+      }[setting],
       y_label='held-out RMSE',
       title=name,
     )
@@ -146,8 +149,8 @@ def _pictures(folder: pathlib.Path, name: str, found: dict[str, Any]) -> None:
         f'CDF({x:g})': [case['cdf_at'][str(x)] for case in cases.values()]
         for x in POINTS
       },
-      x_label='t',
-      y_label='share of ratings',
+      x_label='t, the threshold of sampling',
+      y_label='share of ratings within that error',
       title=f'{name}: {kind}, sampling',
     )
 

@@ -51,19 +51,32 @@ _KILLS = flags.DEFINE_integer('kills', 0, 'Kills of runs.', 0)
 _MINUTES = flags.DEFINE_float('kill_minutes', None, 'No more kills after that.')
 _FORKED = flags.DEFINE_bool('forked', False, 'Kill forks, with imports made.')
 _SOAK = flags.DEFINE_float('soak_minutes', 0.0, 'Time of random calls.', 0)
-_SYSTEMS = flags.DEFINE_list('systems', None, 'These alone; else many, or all.')
+_SYSTEMS = flags.DEFINE_list('systems', None, 'These alone; else all.')
 _DRAW = flags.DEFINE_integer('draw', 0, 'Seed of what is killed and called.')
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Of many digits, so that no file holds its words by chance.
 _SEED = 1_618_033_989
+_TICK = 1 / os.sysconf('SC_CLK_TCK')
+# What makes a run of each short. {epsilons} is a file of users' own.
 _CASES = {
-  'ranking_mf': '--unit=user --rank=1 --rounds=1 --test_fraction=0',
-  'power_mf': '--rank=1 --rounds=2',
-  'gaussian_mf': '--steps=5 --report_every=1',
-  'dpals': '--rank=2 --steps=2 --test_fraction=0',
-  'local_mf': '--rank=2 --test_fraction=0',
-  'untrusted_pmf': '--test_fraction=0',
+  'ranking_mf': '--epsilon=2 --unit=user --rank=1 --rounds=1 --test_fraction=0',
+  'power_mf': '--epsilon=2 --rank=1 --rounds=2',
+  'gaussian_mf': '--epsilon=2 --steps=5 --report_every=1',
+  'dpals': '--epsilon=2 --rank=2 --steps=2 --test_fraction=0',
+  'moments': '--epsilon=2 --rank=2 --test_fraction=0',
+  'local_mf': '--epsilon=2 --rank=2 --test_fraction=0',
+  'untrusted_pmf': '--epsilon=2 --test_fraction=0',
+  'objective_pmf': '--epsilon=2 --rank=2 --test_fraction=0',
+  'personalized_pmf': '--epsilon=2 --epsilon_file={epsilons} --rank=2',
+  'local_ranking': '--epsilon=2 --rank=2 --test_fraction=0',
+  'sdmf': '--variant=paper --epsilon=2 --rank=2 --steps=3',
+  'sdbpr': '--variant=paper --epsilon=2 --rank=2 --steps=3',
+  'sdfm': '--variant=paper --epsilon=2 --rank=2 --steps=3',
+  'langevin': '--variant=paper --epsilon=2 --rank=2 --steps=3',
+  'als': '--rank=2 --steps=3 --report_every=1',
+  'ease': '--test_fraction=0',
+  'nonprivate': '--rank=2 --steps=3 --test_fraction=0',
 }
 
 
@@ -97,7 +110,7 @@ class Whole(NamedTuple):
   """A run that nobody disturbed."""
 
   folder: pathlib.Path
-  seconds: float  # from the opening of its folder
+  work: float  # seconds of processors from the opening of its folder
 
 
 def kills(
@@ -108,13 +121,19 @@ def kills(
 ) -> list[str]:
   """What did not hold in runs that were killed so many times in all."""
   ratings = folder / 'ratings.csv'
-  writing.write(soaking.table(60, 40, 700), ratings)
+  table = soaking.table(60, 40, 700)
+  writing.write(table, ratings)
+  ratings.with_name('epsilons.csv').write_text(
+    ''.join(f'{user},{rng.choice((1, 2))}\n' for user in table.user_ids)
+  )
   whole = {name: undisturbed(name, ratings, folder) for name in systems}
   counts, wrong, run = Counter(), [], 0
   end = time.monotonic() + 60 * (_MINUTES.value or math.inf)
   while counts['all', 'kills'] < number and time.monotonic() < end:
     name = systems[run % len(systems)]
-    seeded, overwrite = bool(run // len(systems) % 2), rng.random() < 1 / 3
+    # No ledger takes a run without a proof.
+    seeded = bool(run // len(systems) % 2) or not _proved(name)
+    overwrite = rng.random() < 1 / 3
     place = folder / str(run)
     found, told = disturbed(
       name, ratings, place, whole[name], rng, seeded=seeded, overwrite=overwrite
@@ -142,11 +161,13 @@ def undisturbed(name: str, ratings, folder: pathlib.Path) -> Whole:
   for place in (folder / f'{name} first', folder / name):
     place.mkdir()
     process = _started(_flags(name, ratings, place, seeded=True), place)
-    opened = _opened(process, place / 'run', None)
-    if code := _ended(process):
+    _wait_for_folder(process, place / 'run', None)
+    opened = _work(process)
+    _, status, used = os.wait4(process, 0)
+    if code := os.waitstatus_to_exitcode(status):
       raise ValueError(f'{name}, undisturbed, ends with {code}: {_said(place)}')
-    seconds = time.monotonic() - opened
-  return Whole(place / 'run', seconds)
+    work = used.ru_utime + used.ru_stime - opened
+  return Whole(place / 'run', work)
 
 
 def disturbed(
@@ -171,8 +192,12 @@ def disturbed(
   for _ in range(rng.choice((1, 1, 2))):
     before = _changed(folder)
     process = _started(argv, place)
-    _opened(process, folder, before)
-    time.sleep(rng.uniform(0, whole.seconds))
+    _wait_for_folder(process, folder, before)
+    # Not so many seconds later, in which a busy machine does this or that.
+    last = _work(process) + rng.uniform(0, whole.work)
+    while _work(process) < last and _runs(process):
+      time.sleep(0.001)
+    time.sleep(rng.uniform(0, _TICK))
     os.kill(process, signal.SIGKILL)
     code = _ended(process)
     killed += code == -signal.SIGKILL
@@ -205,16 +230,22 @@ def disturbed(
   }, wrong
 
 
-def _flags(name: str, ratings, place: pathlib.Path, *, seeded: bool) -> list:
+def _proved(name: str) -> bool:
+  return 'sound' in plans.SPECS[name].variants
+
+
+def _flags(
+  name: str, ratings: pathlib.Path, place: pathlib.Path, *, seeded: bool
+) -> list:
   kept = (
     [f'--seed={_SEED}']
     if seeded
     else [f'--ledger={place / "ledger.db"}', '--budget_epsilon=3']
   )
   return [
-    f'--ratings={ratings}', f'--system={name}', '--epsilon=2',
-    '--checkpoint_seconds=0', f'--output={place / "run"}',
-    *_CASES[name].split(), *kept,
+    f'--ratings={ratings}', f'--system={name}', '--checkpoint_seconds=0',
+    f'--output={place / "run"}', *kept,
+    *_CASES[name].format(epsilons=ratings.with_name('epsilons.csv')).split(),
   ]  # fmt: skip
 
 
@@ -223,10 +254,10 @@ def _differences(folder, whole, *, bits: bool) -> Iterator[str]:
   names, wanted = _names(folder), _names(whole)
   if names != wanted:
     yield f'files differ: {sorted(names ^ wanted)}'
-  page = (ROOT / 'README.md').read_text()
+  page = (ROOT / 'docs' / 'reference' / 'commands.md').read_text()
   for name in names:
     if f'`{name.split("/")[0]}' not in page:
-      yield f'{name} is not in the README'
+      yield f'{name} is not in docs/reference/commands.md'
   for path in folder.parent.iterdir():
     if path.name not in ('run', 'log', 'ledger.db'):
       yield f'{path.name} is left beside the run'
@@ -302,14 +333,22 @@ def _fork(argv: Sequence[str], log: int) -> int:
     os._exit(code)
 
 
-def _opened(process: int, folder: pathlib.Path, before: int | None) -> float:
-  """When the process opened the folder, or ended without it."""
-  options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-  while _changed(folder) == before:
-    if os.waitid(os.P_PID, process, options):
-      break
+def _wait_for_folder(process: int, folder, before: int | None) -> None:
+  """Returns when the process has opened the folder, or ended without it."""
+  while _changed(folder) == before and _runs(process):
     time.sleep(0.001)
-  return time.monotonic()
+
+
+def _runs(process: int) -> bool:
+  options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+  return not os.waitid(os.P_PID, process, options)
+
+
+def _work(process: int) -> float:
+  """Seconds of processors that a process has used, up to a tick."""
+  stat = pathlib.Path(f'/proc/{process}/stat').read_text()
+  user, system = stat.rpartition(')')[2].split()[11:13]
+  return (int(user) + int(system)) * _TICK
 
 
 def _ended(process: int) -> int:

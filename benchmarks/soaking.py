@@ -62,6 +62,9 @@ def soak(
     counts[_outcome(call, rng, wrong)] += 1
     if not warming:
       seen.append(_state(programs))
+    elif not warm:
+      left = (end - time.monotonic()) / 60
+      print(f'all {len(calls)} calls made once, {left:.0f} minutes left')
   print(
     f'{counts.total()} calls, {len(seen)} of them measured: '
     + ', '.join(f'{n:,} {what}' for what, n in sorted(counts.items()))
@@ -167,11 +170,13 @@ def _commands(folder: pathlib.Path) -> list[Call]:
   book, page = folder / 'book.db', folder / 'page.html'
   writing.write(table(60, 40, 700), ratings)
   new.write_text('user,item,rating\nme,3,5\nme,4,1\n')
-  run = {'system': 'ranking_mf', 'unit': 'user', 'rank': 3, 'rounds': 1}
+  run = {'system': 'power_mf', 'rank': 4, 'rounds': 1}
   dpmf_jax.train(
-    ratings, epsilon=1, output=model, ledger=book, budget_epsilon=3,
+    # So large that there is something to be learned of so few people.
+    ratings, epsilon=10, output=model, ledger=book, budget_epsilon=12,
     progress=False, **run,
   )  # fmt: skip
+  report = f'--output={folder / "audit.json"}'
   small = '--test_fraction=0 --overwrite --output=' + str(folder / 'again')
   return [
     functools.partial(_command, folder, line.split())
@@ -181,9 +186,17 @@ def _commands(folder: pathlib.Path) -> list[Call]:
       f'train --ratings={ratings} --epsilon=2 --task=ranking {small}',
       f'recommend --model={model} --users=all --k=3',
       f'recommend --model={model} --ratings={new}',
+      f'recommend --model={model} --similar_to=3,4',
+      f'recommend --model={model} --page={page}',
       f'account --certificate={model} --html={page}',
       f'account --ledger={book}',
+      f'account --ledger={book} --format=html',
       'account --system=power_mf --epsilon=2 --delta=1e-6',
+      f'audit --system=gaussian_mf --variant=sound --runs=400 {report}',
+      'fetch_data --dataset=synthetic-small',
+      # federated.worker, two of them, and federated.recommender.
+      f'trial --ratings={ratings} --transport=local --nodes=2 --rounds=2 '
+      f'--rank=2 --output={folder / "trial"} --overwrite',
     )
   ]
 
@@ -192,8 +205,9 @@ def _command(folder: pathlib.Path, words: Sequence[str], _) -> str:
   """Runs a script, which must end with 0 and leave nothing in TMPDIR."""
   temporary = folder / 'temporary'
   temporary.mkdir(exist_ok=True)
+  room = 'benchmarks.federated' if words[0] == 'trial' else 'launch'
   done = subprocess.run(
-    [sys.executable, '-m', f'launch.{words[0]}', *words[1:]],
+    [sys.executable, '-m', f'{room}.{words[0]}', *words[1:]],
     cwd=ROOT,
     env=os.environ | {'TMPDIR': str(temporary)},
     capture_output=True,

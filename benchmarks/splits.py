@@ -31,11 +31,16 @@ def split_datasets(
     yield (
       name,
       ratings,
-      {
-        seed: random_split(ratings, 0.2, seed=seed)
-        for seed in map(int, _SEEDS.value)
-      },
+      {seed: random_split(ratings, 0.2, seed=seed) for seed in seeds()},
     )
+
+
+def seeds() -> list[int]:
+  return list(map(int, _SEEDS.value))
+
+
+def data_dir() -> str | None:
+  return _DATA_DIR.value
 
 
 def write(figures: dict[str, Any]) -> None:

@@ -224,8 +224,8 @@ def draw(path: str, curves: Mapping[str, Curve], *, title: str) -> None:
   plots.write(
     path,
     axes,
-    x_label='unrated items taken for rated',
-    y_label='rated items found',
+    x_label='share of unrated items taken for rated',
+    y_label='share of rated items found',
     title=title,
     loc='lower right',
   )

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
   from dpmf_jax.plans.local_ranking import (
     LocalRankingConfig as LocalRankingConfig,
   )
+  from dpmf_jax.plans.moments import MomentsConfig as MomentsConfig
   from dpmf_jax.plans.nonprivate import NonprivateConfig as NonprivateConfig
   from dpmf_jax.plans.objective_pmf import (
     ObjectivePMFConfig as ObjectivePMFConfig,
@@ -67,6 +68,9 @@ if TYPE_CHECKING:
   )
   from dpmf_jax.ratings.catalog import load as load
   from dpmf_jax.ratings.formats import read as read
+  from dpmf_jax.ratings.priors import Prior as Prior
+  from dpmf_jax.ratings.priors import public_prior as public_prior
+  from dpmf_jax.ratings.priors import save_prior as save_prior
   from dpmf_jax.ratings.splits import hold_out_last as hold_out_last
   from dpmf_jax.ratings.splits import random_split as random_split
   from dpmf_jax.ratings.synthetic import synthetic as synthetic
@@ -106,6 +110,7 @@ if TYPE_CHECKING:
   langevin = _factory(LangevinConfig)
   local_mf = _factory(LocalMFConfig)
   local_ranking = _factory(LocalRankingConfig)
+  moments = _factory(MomentsConfig)
   nonprivate = _factory(NonprivateConfig)
   objective_pmf: Callable[..., System]
   personalized_pmf: Callable[..., System]
@@ -128,6 +133,7 @@ _NAMES = {
   'keys': 'random_key',
   'ratings.catalog': 'load',
   'ratings.formats': 'read',
+  'ratings.priors': 'Prior public_prior save_prior',
   'ratings.splits': 'hold_out_last random_split',
   'ratings.synthetic': 'synthetic',
   'ratings.table': (

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -29,6 +30,36 @@ _JSON_NAMES = {
   bool: 'a truth value',
   type(None): 'null',
 }
+
+
+def checked_path(path: Any, name: str) -> Path:
+  """`path` as a Path; ValueError names the argument that it is."""
+  if not isinstance(path, str | os.PathLike):
+    raise ValueError(f'{name}={path!r} must be a path')
+  return Path(path)
+
+
+def cache_folder() -> Path:
+  """Where things are kept that can be made, or fetched, again.
+
+  $DPMF_CACHE or, in the user's folder for such things, dpmf_jax.
+  """
+  if given := os.environ.get('DPMF_CACHE'):
+    return Path(given).expanduser()
+  users = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
+  return Path(users).expanduser() / 'dpmf_jax'
+
+
+def private_folder(folder: Path) -> str:
+  """'' if the folder is there now and ours alone, else what is wrong."""
+  try:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state = folder.stat()
+  except OSError as error:
+    return f'{folder}: {error.strerror}'
+  if state.st_uid != os.getuid() or stat.S_IMODE(state.st_mode) & 0o077:
+    return f'{folder}: others may open it; make it yours alone (chmod 700)'
+  return ''
 
 
 @contextlib.contextmanager

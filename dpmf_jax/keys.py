@@ -29,6 +29,8 @@ def random_key(seed: int | None = None) -> jax.Array:
   Noise of a seeded key can be removed by whoever knows the seed.
   """
   if seed is not None:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+      raise ValueError(f'seed={seed!r} must be None or an integer')
     return _noted(jax.random.key(seed, impl=GENERATOR), SEED)
   return words_key(np.frombuffer(secrets.token_bytes(8), np.uint32), ENTROPY)
 

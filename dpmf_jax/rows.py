@@ -25,6 +25,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
+from dpmf_jax.ratings.ids import by_row
 from dpmf_jax.ratings.table import Ratings, check_ratings
 
 SLOTS = 32
@@ -125,9 +126,9 @@ def rows(
       raise ValueError(
         f'{name} has {index.min()}..{index.max()}, but must be in 0..{size - 1}'
       )
-  by_row = np.lexsort((column, row))
-  row, column, value = row[by_row], column[by_row], value[by_row]
-  counts = np.bincount(row, minlength=num_rows)
+  sorting, column, ends = by_row(row, column, num_rows, num_columns)
+  value = value[sorting]
+  counts = np.diff(ends).astype(np.int64)
   slices_of = -(-counts // slots)
   used = int(slices_of.sum())
   chunks = max(-(-used // slices), least_chunks * chunk_multiple)
@@ -138,13 +139,13 @@ def rows(
   first_slice = np.cumsum(slices_of) - slices_of  # [num_rows]
   first_rating = np.cumsum(counts) - counts  # [num_rows]
   rank = np.arange(used) - first_slice[slice_row]  # place among row's slices
-  first_column = column[first_rating[slice_row] + rank * slots]
-  order = np.argsort(first_column // NEAR, kind='stable')  # [used]
+  start = first_rating[slice_row] + rank * slots  # [used]
+  filled = np.minimum(counts[slice_row] - rank * slots, slots)  # [used]
+  order = np.argsort(column[start] // NEAR, kind='stable')  # [used]
   place = np.empty_like(order)
   place[order] = np.arange(used)
-  within = np.arange(row.size) - first_rating[row]
   # [N] place in the flat layout
-  slot = place[first_slice[row] + within // slots] * slots + within % slots
+  slot = np.repeat(place * slots - start, filled) + np.arange(len(value))
 
   flat_column = np.zeros(total * slots, np.int32)
   flat_value = np.zeros(total * slots, np.float32)
@@ -153,10 +154,10 @@ def rows(
   flat_epsilon = None
   if epsilon is not None:
     flat_epsilon = np.zeros(total * slots, np.float32)
-    flat_epsilon[slot] = rounded_down(epsilon[by_row])
+    flat_epsilon[slot] = rounded_down(epsilon[sorting])
     flat_epsilon = flat_epsilon.reshape(chunks, slices, slots)
   length = np.zeros(total, np.int32)
-  length[:used] = np.minimum(counts[slice_row] - rank * slots, slots)[order]
+  length[:used] = filled[order]
   # Padding slices belong to the last row, and add zero.
   padded_row = np.full(total, max(num_rows - 1, 0), np.int32)
   padded_row[:used] = slice_row[order]
@@ -250,9 +251,10 @@ def coo_data(
   value = jnp.where(jnp.isnan(value), 0.0, value)
   used = used & good
   slices = max(1, min(len(used), _COO_SLICES))
-  chunked = lambda x: jnp.pad(
-    jnp.where(used, x, 0), (0, -len(used) % slices)
-  ).reshape(-1, slices)
+  more = -len(used) % slices if len(used) else 1  # there is always a slice
+  chunked = lambda x: jnp.pad(jnp.where(used, x, 0), (0, more)).reshape(
+    -1, slices
+  )
   value = chunked(value)[..., None]
   length = chunked(used.astype(jnp.int32))
   user, item = chunked(user), chunked(item)

@@ -63,7 +63,7 @@ class Sum(NamedTuple):
   """
 
   prior: Any  # [D], what a user without interactions gets
-  weight: Any  # [I], not negative
+  weight: Any  # [I], not negative; or [I, D] where columns differ
   counted: Counted
 
 

@@ -9,6 +9,8 @@ import sys
 import threading
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dpmf_jax import files
@@ -66,8 +68,6 @@ def test_titles(tmp_path, content, message):
 
 
 def test_parquet(tmp_path):
-  pa = pytest.importorskip('pyarrow')
-  pq = pytest.importorskip('pyarrow.parquet')
   path = tmp_path / 'r.parquet'
   raw = pa.array([b'\xff\xfe', b'b'])
   broken = pa.Array.from_buffers(pa.string(), 2, raw.buffers())
@@ -94,8 +94,6 @@ def test_one_column_in_two_roles(tmp_path, name):
   path = tmp_path / name
   path.write_bytes(b'user,item,rating\n1,2,3\n')
   if name == 'r.parquet':
-    pa = pytest.importorskip('pyarrow')
-    pq = pytest.importorskip('pyarrow.parquet')
     columns = {'user': [1], 'item': [2], 'rating': [3.0]}
     pq.write_table(pa.table(columns), path)
   roles = {'user': 'user', 'item': 'user'}

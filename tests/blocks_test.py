@@ -473,3 +473,13 @@ def test_the_page_lists_all_blocks():
   page = (Path(__file__).parents[1] / 'docs/building_blocks.md').read_text()
   listed = re.findall(r'^\| `(\w+)\(', page, re.M)
   assert sorted(listed) == FUNCTIONS
+
+
+def test_three_arrays_may_have_no_rating():
+  none = jnp.zeros(0, jnp.int32)
+  data = blocks.coo_data(none, none, none, num_users=2, num_items=3)
+  assert int(data.by_item.length.sum()) == 0
+  total, count = blocks.squared_error(
+    data.by_user, jnp.ones((2, 4)), jnp.ones((3, 4))
+  )
+  assert (float(total), float(count)) == (0, 0)

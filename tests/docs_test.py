@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from docs import build
+from docs import build, lists
 
 
 def test_no_room_imports_one_below_it():
@@ -45,12 +45,35 @@ def test_docs_are_up_to_date(page):
   assert written == getattr(build, page)(), 'run python -m docs.build'
 
 
-@pytest.mark.parametrize('page', ['design', 'privacy', 'results'])
+PAGES = sorted(
+  str(path.relative_to(build.ROOT)) for path in build.ROOT.glob('docs/**/*.md')
+)
+
+
+@pytest.mark.parametrize('page', PAGES)
 def test_what_pages_cite_is_there(page):
-  text = (build.ROOT / 'docs' / f'{page}.md').read_text()
+  text = (build.ROOT / page).read_text()
   for file, test in re.findall(r'(tests/[\w/]+\.py)::(test_\w+)', text):
     source = (build.ROOT / file).read_text()
     assert re.search(rf'^def {test}\(', source, re.M), f'{file}::{test}'
   for file in re.findall(r'`([\w/]+/[a-z_]+\.py)`', text):
     places = (build.ROOT / file, build.ROOT / 'dpmf_jax' / file)
     assert any(place.exists() for place in places), file
+
+
+@pytest.mark.parametrize(
+  ('text', 'want'),
+  [
+    ('- a\n  b\n- c', '- a\n    b\n- c'),
+    ('text\n- a\n- b', 'text\n\n- a\n- b'),
+    (
+      '1. a\n\n       code\n\n   b\n2. c',
+      '1. a\n\n        code\n\n    b\n\n2. c',
+    ),
+    ('1. a\n   - b\n     c\n2. d', '1. a\n\n    - b\n        c\n\n2. d'),
+    ('```\n- a\n  b\n```', '```\n- a\n  b\n```'),
+    ('    1. code\n', '    1. code\n'),
+  ],
+)
+def test_lists_are_put_as_the_site_reads_them(text, want):
+  assert '\n'.join(lists.listed(text.split('\n'))) == want

@@ -1,12 +1,16 @@
 """Mutated input for every reader and decoder: only our own errors may come out.
 
   python -m tests.fuzz --seconds=3600 [--target=NAME ...] [--first=NUMBER]
+    [--executions=NUMBER] [--limit=SECONDS] [--megabytes=NUMBER]
 
 A target has inputs that are good, and a function that reads one. Each execution
 takes a good input, changes it a few times and reads it. What is allowed is that
 it is read, or an error of ours: a ValueError on one line that names the file.
 Execution k of a target depends on k alone: what is found is found again by
---target and --first.
+--target and --first. Targets get the same time, so that fast ones are read more
+often. One that takes the processor for longer than --limit is interrupted, and
+that is a problem, too, as is a process that grows beyond --megabytes. Ctrl-C
+ends it early.
 """
 
 from __future__ import annotations
@@ -14,15 +18,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import faulthandler
 import functools
 import gzip
 import io
+import itertools
 import json
-import math
 import pathlib
 import random
 import resource
 import shutil
+import signal
 import socket
 import struct
 import tempfile
@@ -30,165 +36,57 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from multiprocessing import util
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
-import safetensors.numpy
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dpmf_jax import accounting, certificates, files, training
-from dpmf_jax.accounting import encoding
+from dpmf_jax.accounting import encoding, ledger
 from dpmf_jax.federated import checks, folders, journal, messages, sockets
 from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.federated.plan import RECOMMENDER, Node, Plan, read_plan
 from dpmf_jax.federated.plan import write_plan as write_plan
 from dpmf_jax.plans import SPECS
-from dpmf_jax.ratings import attributes, formats, specification, titles
-from dpmf_jax.ratings.ids import DataError
+from dpmf_jax.ratings import attributes, formats, kept, specification, titles
+from dpmf_jax.ratings.ids import DataError, OutsideScaleError
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.rows import training_data
 from dpmf_jax.runs import folders as run_folders
 from dpmf_jax.runs.train import train
 from dpmf_jax.serving.models import load_model
 from dpmf_jax.systems import made
+from tests import fuzz_ledgers, fuzz_parties
+from tests.mutations import (
+  VALUES,
+  Target,
+  changed_bytes,
+  changed_json,
+  changed_leaves,
+  file_target,
+)
 
 SCALE = (1.0, 5.0)
 # Errors of ours; those of others that are ValueErrors, such as a broken UTF-8,
 # say neither which file nor what to do.
-OURS = (ValueError, DataError, checks.RejectedError, checks.RefusedError)
-# Bytes that parsers trip over.
-TOKENS = (
-  b'', b'\0', b'\r', b'\n', b'\r\n', b'"', b'""', b'\\', b',', b';', b'::',
-  b':', b'\t', b'|', b' ', b'-', b'+', b'.', b'e', b'0', b'1', b'-1', b'007',
-  b'1e9', b'1e309', b'1e200', b'nan', b'inf', b'-inf', b'NULL', b'null',
-  b'true', b'{', b'}', b'[', b']', b'9' * 25, b'9' * 5000, b'[' * 3000,
-  b'{"a":' * 500,
-  b'\xff', b'\xfe\xff', b'\xef\xbb\xbf', b'\xc3', b'\xed\xa0\x80', b'\\ud800',
-  '\u2028'.encode(), '\u0663'.encode(), b'x' * 300, b'A' * 140_000, b'PAR1',
-  b'\x1f\x8b', b'user', b'item', b'rating', b'epsilon', b'18446744073709551616',
-  b'\x7f\xff\xff\xff', b'\xff\xff\xff\xff', b'\0\0\0\0\0\0\0\0',
-)  # fmt: skip
-VALUES = (
-  None, True, False, 0, 1, -1, 2**31, 2**63, 2**64, -(2**63) - 1, 10**30, 0.5,
-  1e-300, 1e300, math.nan, math.inf, -math.inf, '', 'x', '7', 'nan', [], [1],
-  [[1]], [None], {}, {'a': 1}, (1.0, 5.0), [5, 1], [1, 5], 'sound', 'user',
-)  # fmt: skip
+OURS = (
+  ValueError,
+  DataError,
+  OutsideScaleError,
+  checks.RejectedError,
+  checks.RefusedError,
+  ledger.BudgetExceeded,
+  OSError,  # of a database; those of files are more special
+)
 
 
-class Target(NamedTuple):
-  """Something that reads.
-
-  Attributes:
-    good: inputs that are read without an error.
-    read: of one that was changed; the path is a folder of its own.
-    named: whether errors name the file, which is in that folder.
-    changed: (random, input) -> another one.
-  """
-
-  good: list[Any]
-  read: Callable[[Any, pathlib.Path], Any]
-  named: bool = True
-  changed: Callable[[random.Random, Any], Any] | None = None
-
-
-def changed_bytes(rng: random.Random, data: bytes) -> bytes:
-  """`data` after one to four changes."""
-  content = bytearray(data)
-  for _ in range(rng.randint(1, 4)):
-    size = len(content)
-    start = rng.randint(0, size)
-    stop = min(size, start + rng.choice((0, 1, 1, 2, 4, 16, 64)))
-    kind = rng.randrange(8)
-    if kind == 0 and size:
-      content[start % size] ^= 1 << rng.randrange(8)
-    elif kind == 1 and size:
-      content[start % size] = rng.randrange(256)
-    elif kind == 2:
-      del content[start:stop]
-    elif kind == 3:
-      content[start:start] = content[start:stop] * rng.choice((1, 2, 50))
-    elif kind == 4:
-      content = content[:start] if rng.random() < 0.5 else content[start:]
-    elif kind == 5:
-      other = rng.randint(0, size)
-      content[start:stop] = content[other : other + stop - start]
-    else:
-      content[start:stop] = rng.choice(TOKENS)
-  return bytes(content)
-
-
-def places(value: Any) -> list[tuple[Any, Any]]:
-  """(container, key) of everything in a JSON value."""
-  found, stack = [], [value]
-  while stack:
-    each = stack.pop()
-    keys = each if isinstance(each, dict) else range(len(each))
-    for key in keys:
-      found.append((each, key))
-      if isinstance(each[key], dict | list):
-        stack.append(each[key])
-  return found
-
-
-def changed_json(rng: random.Random, data: bytes) -> bytes:
-  """JSON with other values in places, or other bytes."""
-  if rng.random() < 0.4:
-    return changed_bytes(rng, data)
-  value = json.loads(data)
-  for _ in range(rng.randint(1, 3)):
-    found = places(value)
-    if not found:
-      break
-    container, key = rng.choice(found)
-    other = rng.choice(found)
-    kind = rng.randrange(4)
-    if kind == 0:
-      container.pop(key)
-    elif kind == 1:
-      container[key] = copy.deepcopy(other[0][other[1]])
-    else:
-      container[key] = copy.deepcopy(rng.choice(VALUES))
-  return json.dumps(value).encode()
-
-
-def changed_leaves(rng: random.Random, data: bytes) -> bytes:
-  """A safetensors file with other arrays, another header or other bytes."""
-  if rng.random() < 0.4:
-    return changed_bytes(rng, data)
-  (size,) = struct.unpack('<Q', data[:8])
-  header = changed_json(rng, data[8 : 8 + size])
-  body = data[8 + size :]
-  if rng.random() < 0.5:
-    leaves = safetensors.numpy.load(data)
-    name = rng.choice(sorted(leaves))
-    shape = tuple(rng.choice((0, 1, 2, 3)) for _ in range(rng.randrange(4)))
-    kind = rng.choice((np.float32, np.int32, np.float64, np.uint8, bool))
-    leaves[name] = np.full(shape, rng.choice((0, 1, -1, 7)), float).astype(kind)
-    if rng.random() < 0.3:
-      leaves[rng.choice(sorted(leaves))].fill(0)
-    if rng.random() < 0.3:
-      leaves.pop(rng.choice(sorted(leaves)))
-    keep = json.loads(data[8 : 8 + size]).get('__metadata__')
-    return safetensors.numpy.save(leaves, metadata=keep)
-  return struct.pack('<Q', len(header)) + header + body
-
-
-def file_target(
-  name: str,
-  good: list[bytes],
-  read: Callable[[pathlib.Path], Any],
-  changed: Callable[[random.Random, bytes], bytes] = changed_bytes,
-) -> Target:
-  """Of a reader of one file, called `name`."""
-
-  def write_and_read(data: bytes, folder: pathlib.Path) -> Any:
-    path = folder / name
-    path.write_bytes(data)
-    return read(path)
-
-  return Target(good, write_and_read, True, changed)
+class TooLongError(BaseException):
+  """An execution that does not end."""
 
 
 def ratings_targets() -> Iterator[tuple[str, Target]]:
@@ -197,7 +95,7 @@ def ratings_targets() -> Iterator[tuple[str, Target]]:
   dated = b'user,item,rating,timestamp\n1,2,3,2005-09-06\n2,2,4,2005-09-07\n'
   quoted = b'"user","item","rating"\n"a ""b""","x,y",4\n"c","z",5\n'
   texts = {
-    'text': [table, dated, quoted, gzip.compress(table)],
+    'text': [table, dated, quoted, gzip.compress(table), _zstd(table)],
     'u.data': [b'1\t10\t4\t881250949\n2\t11\t3\t881250950\n'],
     'ratings.dat': [b'1::10::4::978300760\n2::11::3::978302109\n'],
     'inter': [
@@ -220,6 +118,7 @@ def ratings_targets() -> Iterator[tuple[str, Target]]:
       functools.partial(formats.read, scale=SCALE),
     ),
   )
+  yield 'ratings, kept', _kept_target(table)
   good = [
     b'movieId,title,year\n1,"Toy, Story",1995\n2,Heat &amp; Dust,1983\n',
     b'1|Toy Story (1995)|01-Jan-1995\n2|GoldenEye (1995)|x\n',
@@ -269,12 +168,39 @@ def ratings_targets() -> Iterator[tuple[str, Target]]:
   yield 'attributes', file_target('u.user', good, movielens)
 
 
+def _zstd(data: bytes) -> bytes:
+  return pa.compress(data, codec='zstd', asbytes=True)
+
+
+def _kept_target(ratings: bytes) -> Target:
+  """Of the table that was kept when a file was read before."""
+
+  def read(content: bytes, folder: pathlib.Path) -> Any:
+    table = table_of(folder)
+    whole = table.read_bytes()
+    table.write_bytes(content)
+    try:
+      return again(folder)
+    finally:
+      table.write_bytes(whole)
+
+  def table_of(folder: pathlib.Path) -> pathlib.Path:
+    if not (folder / 'kept').exists():
+      (folder / 'r.csv').write_bytes(ratings)
+      again(folder)
+    (table,) = (folder / 'kept').iterdir()
+    return table
+
+  def again(folder: pathlib.Path) -> Any:
+    place, silent = folder / 'kept', lambda _: None
+    return kept.read(folder / 'r.csv', place, say=silent, least=0, scale=SCALE)
+
+  with tempfile.TemporaryDirectory() as name:
+    good = [table_of(pathlib.Path(name)).read_bytes()]
+  return Target(good, read, True, changed_bytes)
+
+
 def _parquet() -> list[bytes]:
-  try:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-  except ImportError:
-    return [b'PAR1']
   good = []
   for user in ([1, 2, 2], ['a', 'b', 'b']):
     file = io.BytesIO()
@@ -293,37 +219,43 @@ def run_targets(folder: pathlib.Path) -> Iterator[tuple[str, Target]]:
     'ranking_mf': {'rank': 2, 'unit': 'user', **settings},
     'als': {'rank': 2, 'steps': 1, 'key': 0, 'test_fraction': 0},
   }
+  good = []
   for system, given in cases.items():
     run = folder / system
     train(ratings, system=system, output=run, progress=False, **given)
     # Without hashes, or no changed model would be looked at.
     whole = certificates.read(run)
     files.write_json(run / 'certificate.json', whole | {'files': {}})
+    good.append(json.dumps(whole).encode())
     for name in sorted(
       p.relative_to(run) for p in run.rglob('*') if p.is_file()
     ):
       if name.suffix in ('.json', '.safetensors') and name.stem != 'metrics':
         yield f'{name} of {system}', _model_target(run, name)
-  good = [json.dumps(whole).encode()]
   yield (
     'certificate',
     file_target('c.json', good, certificates.read, changed_json),
   )
   data = training_data(ratings)
-  system = made('als', 'none', scale=SCALE, rank=2, steps=2)
-  key = jax.random.key(0)
-  saved = folder / 'interrupted'
+  for name, variant, more in (
+    ('als', 'none', {'steps': 2}),
+    ('gaussian_mf', 'sound', {'steps': 2, 'epsilon': 2.0, 'delta': 1e-6}),
+  ):
+    system = made(name, variant, scale=SCALE, rank=2, **more)
+    yield (
+      f'checkpoint of {name}',
+      _checkpoint_target(folder, name, system, data),
+    )
+
+
+def _checkpoint_target(folder: pathlib.Path, name: str, system, data) -> Target:
+  """Of a run that was interrupted, and goes on."""
+  key, saved = jax.random.key(0), folder / f'interrupted {name}'
   (saved / 'private').mkdir(parents=True)
-  training.fit(
-    system,
-    key,
-    data,
-    callbacks=[
-      run_folders.checkpointer(
-        saved, key, {'a': 1}, run='r', steps=9, seconds=0
-      )
-    ],
+  keep = run_folders.checkpointer(
+    saved, key, {'a': 1}, run='r', steps=9, seconds=0
   )
+  training.fit(system, key, data, callbacks=[keep])
   (checkpoint,) = (saved / 'private').glob('checkpoint*')
 
   def restored(content: bytes, folder: pathlib.Path) -> Any:
@@ -331,10 +263,7 @@ def run_targets(folder: pathlib.Path) -> Iterator[tuple[str, Target]]:
     (folder / 'private' / checkpoint.name).write_bytes(content)
     return run_folders.restore(folder, system, data, key, {'a': 1})
 
-  yield (
-    'checkpoint',
-    Target([checkpoint.read_bytes()], restored, True, changed_leaves),
-  )
+  return Target([checkpoint.read_bytes()], restored, True, changed_leaves)
 
 
 def _model_target(run: pathlib.Path, name: pathlib.Path) -> Target:
@@ -501,6 +430,8 @@ def targets(folder: pathlib.Path) -> dict[str, Target]:
     **dict(ratings_targets()),
     **dict(run_targets(folder)),
     **dict(federated_targets(folder)),
+    **dict(fuzz_parties.targets(folder)),
+    **dict(fuzz_ledgers.targets(folder)),
     **dict(settings_targets()),
   }
 
@@ -518,6 +449,8 @@ def problem(
       warnings.simplefilter('ignore')
       target.read(content, folder)
     return None
+  except TooLongError:
+    return f'takes too long\n{traceback.format_exc()}'
   except Exception as error:
     said = f'{type(error).__name__}: {str(error)[:300]!r}'
     if type(error) not in OURS or not number:
@@ -529,24 +462,67 @@ def problem(
     return None
 
 
+@contextlib.contextmanager
+def limited(seconds: float) -> Iterator[None]:
+  """Raises `TooLongError` inside after so much time of the processor."""
+
+  def stop(number: int, frame: Any) -> None:
+    raise TooLongError
+
+  before = signal.signal(signal.SIGPROF, stop)
+  signal.setitimer(signal.ITIMER_PROF, seconds)
+  try:
+    yield
+  finally:
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, before)
+
+
 def found(
-  chosen: dict[str, Target], numbers: Iterator[int], work: pathlib.Path
+  chosen: dict[str, Target],
+  numbers: Iterator[int],
+  work: pathlib.Path,
+  limit: float = 0,
 ) -> Iterator[tuple[str, int, str | None, float]]:
-  """(target, number, problem or None, seconds) of every execution."""
+  """(target, number, problem or None, seconds) of every execution.
+
+  A limit of so many seconds of processors is for `main` alone: 0 is none.
+  """
   for number in numbers:
     for place, (name, target) in enumerate(chosen.items()):
       folder = work / f'target{place}'
       folder.mkdir(exist_ok=True)
       start = time.monotonic()
-      said = problem(name, target, number, folder)
+      with limited(limit) if limit else contextlib.nullcontext():
+        said = problem(name, target, number, folder)
       yield name, number, said, time.monotonic() - start
+
+
+def fairly(
+  chosen: dict[str, Target], first: int, work: pathlib.Path, limit: float
+) -> Iterator[tuple[str, int, str | None, float]]:
+  """As `found` without an end, where all targets get the same time."""
+  each = {}
+  for place, (name, target) in enumerate(chosen.items()):
+    folder = work / f'place{place}'
+    folder.mkdir()
+    each[name] = found({name: target}, itertools.count(first), folder, limit)
+  spent = dict.fromkeys(chosen, 0.0)
+  while True:
+    name = min(spent, key=lambda name: spent[name])
+    execution = next(each[name])
+    spent[name] += execution[-1]
+    yield execution
 
 
 def main() -> int:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('--seconds', type=float, default=60)
+  parser.add_argument('--executions', type=int, default=None)
   parser.add_argument('--target', action='append', default=[])
   parser.add_argument('--first', type=int, default=0)
+  parser.add_argument('--limit', type=float, default=30)
+  parser.add_argument('--megabytes', type=float, default=2000)
   given = parser.parse_args()
   with tempfile.TemporaryDirectory(prefix='fuzz') as made_here:
     work = pathlib.Path(made_here)
@@ -556,10 +532,20 @@ def main() -> int:
       if not given.target or name in given.target
     }
     end = time.monotonic() + given.seconds
-    count, bad, slowest, seen = 0, 0, (0.0, '', 0), set()
-    for name, number, said, took in found(chosen, _from(given.first), work):
-      count += 1
+    counts, bad, slowest, seen = Counter(), 0, (0.0, '', 0), set()
+    executions = fairly(chosen, given.first, work, given.limit)
+    while time.monotonic() < end and counts.total() != given.executions:
+      # What waits for ever uses no processor: the process ends, and says where.
+      faulthandler.dump_traceback_later(60 * given.limit, exit=True)
+      try:
+        name, number, said, took = next(executions)
+      except KeyboardInterrupt:
+        break
+      counts[name] += 1
       slowest = max(slowest, (took, name, number))
+      if said is None and megabytes() > given.megabytes:
+        given.megabytes *= 2
+        said = f'the process has {megabytes():.0f} MB'
       if said is not None:
         bad += 1
         # One of each kind.
@@ -567,20 +553,19 @@ def main() -> int:
         if kind not in seen:
           seen.add(kind)
           print(f'{name}, {number}: {said}\n', flush=True)
-      if time.monotonic() > end:
-        break
-  most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    faulthandler.cancel_dump_traceback_later()
+  least = min(chosen, key=lambda name: counts[name])
   print(
-    f'{count} executions of {len(chosen)} targets, {bad} problems; the slowest '
-    f'took {slowest[0]:.2f} s ({slowest[1]}, {slowest[2]}); {most:.0f} MB'
+    f'{counts.total()} executions of {len(chosen)} targets, at least '
+    f'{counts[least]} of each ({least}), {bad} problems; the slowest took '
+    f'{slowest[0]:.2f} s ({slowest[1]}, {slowest[2]}); {megabytes():.0f} MB'
   )
   return 1 if bad else 0
 
 
-def _from(first: int) -> Iterator[int]:
-  while True:
-    yield first
-    first += 1
+def megabytes() -> float:
+  """The most that this process has had."""
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == '__main__':

@@ -3,6 +3,9 @@
 import fuzz
 import pytest
 
+from tests import fuzz_ledgers
+from tests.mutations import Target, changed_bytes
+
 
 def check(targets, numbers, folder):
   problems = [
@@ -17,6 +20,7 @@ def test_readers_and_decoders(tmp_path):
   targets = {
     **dict(fuzz.ratings_targets()),
     **dict(fuzz.federated_targets(tmp_path)),
+    **dict(fuzz_ledgers.targets(tmp_path)),
     **dict(fuzz.settings_targets()),
   }
   check(targets, range(20), tmp_path)
@@ -27,6 +31,18 @@ def test_all_of_them_for_longer(tmp_path):
   check(fuzz.targets(tmp_path), range(20, 600), tmp_path)
 
 
+def test_what_does_not_end_is_found(tmp_path):
+  def read(content, folder):
+    while content != b'good':
+      pass
+
+  target = Target([b'good'], read, True, lambda rng, content: b'bad')
+  with fuzz.limited(0.01):  # of the processor, however long that takes
+    said = fuzz.problem('x', target, 1, tmp_path)
+  assert said.startswith('takes too long')
+  assert 'in read' in said
+
+
 def test_what_is_wrong_is_found(tmp_path):
   """Errors of others, of two lines, and about no file."""
 
@@ -35,7 +51,7 @@ def test_what_is_wrong_is_found(tmp_path):
       if content != b'good':
         raise error
 
-    return fuzz.Target([b'good'], read, True, fuzz.changed_bytes)
+    return Target([b'good'], read, True, changed_bytes)
 
   for error, said in (
     (KeyError('x'), 'KeyError'),

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpmf_jax.ratings.ids import by_row
 from dpmf_jax.rows import (
   data_rows,
   device_mesh,
@@ -48,6 +49,16 @@ def test_rows_hold_each_rating_once(pairs, slots, slices, multiple):
   want = sorted(zip(row.tolist(), column.tolist(), value.tolist(), strict=True))
   assert entries(layout) == want
   assert (np.diff(layout.row.reshape(-1)) >= 0).all()
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6))))
+def test_the_order_of_pairs(pairs):
+  row, column = (np.array([p[k] for p in pairs], np.int32) for k in (0, 1))
+  want = np.lexsort((np.arange(len(pairs)), column, row))
+  order, columns, starts = by_row(row, column, 5, 7)
+  assert order.tolist() == want.tolist()
+  assert columns.tolist() == column[want].tolist()
+  assert np.diff(starts).tolist() == np.bincount(row, None, 5).tolist()
 
 
 def test_slices_that_gather_near_columns_are_together():

@@ -11,7 +11,7 @@ again or left out, and of sums what is proved against whom), plan.json,
 recommender/ with its log, and a folder for each node.
 
 The trial itself reads what nodes keep, to measure accuracy; in a deployment
-nobody can. launch/federated/README.md says how to start each party on a host of
+nobody can. docs/howto/federation.md says how to start each party on a host of
 its own.
 """
 

@@ -12,7 +12,7 @@ not fit by a rule of which that is proved: a filter. There are three here:
 
 Privacy: runs that all fit by the same one of several filters, whichever that
 turns out to be, are (budget, sum of the filters' deltas)-DP. So each filter has
-a part of delta. `docs/privacy.md`, section 15, has the proofs. Of the other
+a part of delta. `docs/privacy/ledger.md` has the proofs. Of the other
 rules of `accounting.composition` ('optimal', 'exact', 'pld', 'basic' for
 mixtures, 'renyi' at the best order) nothing of the kind is proved, and of
 'basic' it is wrong.

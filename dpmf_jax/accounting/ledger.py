@@ -299,10 +299,10 @@ def summary(where: Where) -> str:
   """One line: how much the releases took of the budget, and what holds."""
   book = _look(where)
   counted = _counted(book, book.events)
-  of = '' if book.budget == UNLIMITED else f' of {_plain(book.budget)}'
+  of = '' if book.budget == UNLIMITED else f' of {plain(book.budget)}'
   return (
     f'ledger: {_releases(len(book.entries))}, epsilon {shown(counted)}{of} '
-    f'spent at delta {_plain(book.header.delta)}; {_adaptive(book, counted)[1]}'
+    f'spent at delta {plain(book.header.delta)}; {_adaptive(book, counted)[1]}'
   )
 
 
@@ -327,6 +327,12 @@ def shown(epsilon: float, *, down: bool = False) -> str:
   # Nine digits first, or 1 + 1e-16 would be shown as 1.001.
   context = Context(prec=4, rounding=rounding)
   return f'{float(context.create_decimal(f"{epsilon:.9g}")):g}'
+
+
+def plain(number: float) -> str:
+  """All digits of what was asked for: fewer might say less than holds."""
+  digits, e, power = str(number).removesuffix('.0').partition('e')
+  return f'{digits}e{int(power)}' if e else digits
 
 
 def _statement(book: Book) -> dict[str, Any]:
@@ -394,7 +400,7 @@ def _adaptive(book: Book, counted: float) -> tuple[float | None, str]:
     elif record.budget_epsilon == UNLIMITED or record.budget_epsilon > first:
       return None, (
         f'the budget was raised after {_releases(before)}: epsilon '
-        f'{_plain(first)} holds for what was released before that, and the '
+        f'{plain(first)} holds for what was released before that, and the '
         f'total of all is {NOT_VALID}'
       )
   if counted > first:
@@ -402,7 +408,7 @@ def _adaptive(book: Book, counted: float) -> tuple[float | None, str]:
   which = 'the budget' if now == first else 'the budget it was begun with'
   return first, (
     f'if later runs are chosen after seeing earlier ones, what holds is '
-    f'{which}, epsilon {_plain(first)} at delta {_plain(book.header.delta)}'
+    f'{which}, epsilon {plain(first)} at delta {plain(book.header.delta)}'
   )
 
 
@@ -451,7 +457,7 @@ def _check_fits(name: str, book: Book, event: Event) -> None:
     ends = book.header.rule.ends if book.header.rule else filters.ENDS_SHARE
     raise BudgetExceeded(
       f'{name} has {releases}, and with this run the ends of noise that is '
-      f'drawn in floats cost more than {ends:g} of delta {_plain(delta)}; use '
+      f'drawn in floats cost more than {ends:g} of delta {plain(delta)}; use '
       'a larger delta, in a ledger of its own'
     )
   alone = _epsilon(book.header, [event])
@@ -461,7 +467,7 @@ def _check_fits(name: str, book: Book, event: Event) -> None:
     f'{name} has {releases} of epsilon {shown(before)}, this '
     f'run is {shown(alone)}, and together they are {shown(together)}'
     f'{more if together > before + alone else ""}: more than the budget '
-    f'of {_plain(budget)} (all at delta {_plain(delta)}); '
+    f'of {plain(budget)} (all at delta {plain(delta)}); '
     + what_fits(_left(book))
   )
 
@@ -520,11 +526,6 @@ def _database() -> Any:
 
 def _releases(count: int) -> str:
   return f'{count} release{"" if count == 1 else "s"}'
-
-
-def _plain(number: float) -> str:
-  """All digits of what was asked for: fewer might say less than holds."""
-  return str(number).removesuffix('.0')
 
 
 def _now() -> str:

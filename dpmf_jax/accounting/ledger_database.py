@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
+from dpmf_jax import files
 from dpmf_jax.accounting.ledger_rows import Row
 
 _T = TypeVar('_T')
@@ -185,7 +186,7 @@ def _postgresql(url: sa.URL) -> sa.Engine:
 def _path_of(where: str | os.PathLike[str]) -> Path | None:
   """The SQLite file; None for a database that is named by a URL."""
   if not isinstance(where, str) or '://' not in where:
-    return Path(where)
+    return files.checked_path(where, 'ledger')
   url = _url(where)
   return Path(url.database or '') if url.drivername == 'sqlite' else None
 

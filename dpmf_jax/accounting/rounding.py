@@ -32,6 +32,11 @@ MAX_ITEM_WEIGHT = 4.0
 # Sums of users' terms stay below 2^30, which leaves room for noise.
 _SUM_BITS = 30
 
+# Labels of `kernels.moments` are integers of at most 2^LABEL_BITS in size, and
+# residuals twice that: so many squares of them have a sum of at most 2^30.
+LABEL_BITS = 9
+MAX_TABLE_ITEMS = 2 ** (30 - 2 * (LABEL_BITS + 1))
+
 # Labels of `kernels.huber` are integers of at most 2^HUBER_BITS in size.
 HUBER_BITS = 18
 # Relative errors of float32 that decide on which side of the minimum a place

@@ -141,7 +141,7 @@ def interaction_sensitivity(full_profile: float) -> float:
   more, r_i = t, turns n into n' = sqrt(n^2 + t^2). Its own row of the term,
   which was 0, is at most t / sqrt(N), and all other rows together move by about
   as much where nothing is clipped; where something is, one of the two is
-  shorter for what the other is longer. docs/privacy.md, section 17, item 3, has
+  shorter for what the other is longer. docs/privacy/ranking_mf.md, item 3, has
   the proof that their squares never sum to more than 2 t^2 / N.
   """
   full_profile = checked_number('full_profile', full_profile)

@@ -6,7 +6,7 @@
 
 A finding sets a statistical lower bound on epsilon against the epsilon that
 a guarantee states. A bound above it refutes the statement; a bound below it
-is no proof, only an attack that failed. Proofs are in docs/privacy.md.
+is no proof, only an attack that failed. Proofs are in docs/privacy/.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from typing import Any, cast
 
 import dpmf_jax
 from dpmf_jax import accounting, files, plans
-from dpmf_jax.accounting import groups
+from dpmf_jax.accounting import groups, ledger
 from dpmf_jax.accounting.encoding import decode, encode
-from dpmf_jax.certificates import wording
+from dpmf_jax.certificates import planned, wording
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.types import Guarantee
 
@@ -153,6 +153,7 @@ def certificate(
   parameters: dict[str, Any] | None = None,
   lists: dict[str, str] | None = None,
   personal: dict[str, Any] | None = None,
+  public_ratings: str | None = None,
 ) -> dict[str, Any]:
   """The certificate of a finished run as JSON values, valid by its schema.
 
@@ -169,6 +170,8 @@ def certificate(
     lists: what `id_lists` says; by default that they are from the ratings.
     personal: what is said of each rating's own epsilon, or None where all have
       the same (`systems.personalized_pmf.personal`).
+    public_ratings: name and hash of the public ratings that items start from;
+      None where there are none.
   """
   status = guarantee.status
   if status == 'proved' and not _ours(guarantee, system, config, features):
@@ -179,6 +182,33 @@ def certificate(
     raise ValueError(
       f'generator={generator!r}: what is proved is about {GENERATOR}'
     )
+  document = {
+    'schema': SCHEMA,
+    'date': datetime.now(UTC).isoformat(timespec='seconds'),
+    'run': run or str(uuid.uuid4()),
+    **_said(guarantee, delta),
+    'status': status,
+    'lists': lists or id_lists(None, guarantee),
+    'not_covered': list(NOT_COVERED),
+    'system': system,
+    'parameters': _settings(config) | (parameters or {}),
+    'randomness': dict(randomness),
+    'versions': versions(),
+  }
+  if public_ratings is not None:
+    document['parameters']['public_ratings'] = public_ratings
+    document['assumptions'].append(wording.PUBLIC_RATINGS)
+    document['not_covered'].append(wording.UNPROTECTED)
+  if 'item_features' in document['parameters']:
+    document['assumptions'].append(wording.ITEM_FEATURES)
+  if personal is not None:
+    document['personal'] = {**personal, 'worst_case': document['epsilon']}
+  validate(document)
+  return document
+
+
+def _said(guarantee: Guarantee, delta: float | None) -> dict[str, Any]:
+  """What a certificate says of a guarantee at `delta`."""
   epsilon, accountant = None, 'none'
   if guarantee.event is None:
     delta = None
@@ -191,11 +221,8 @@ def certificate(
     epsilon = bounds[rule]
     single = isinstance(guarantee.event, accounting.Laplace)
     accountant = _RULES['laplace' if single and rule == 'exact' else rule]
-  document = {
-    'schema': SCHEMA,
-    'date': datetime.now(UTC).isoformat(timespec='seconds'),
-    'run': run or str(uuid.uuid4()),
-    'status': status,
+  return {
+    'status': guarantee.status,
     'epsilon': epsilon,
     'delta': delta,
     'unit': guarantee.unit,
@@ -203,22 +230,12 @@ def certificate(
     'adversary': guarantee.adversary,
     'released': list(guarantee.released),
     'secret': list(guarantee.secret),
-    'lists': lists or id_lists(None, guarantee),
-    'not_covered': list(NOT_COVERED),
     'assumptions': list(guarantee.assumptions),
     'groups': _groups(guarantee, delta),
     'mechanism': guarantee.mechanism,
     'event': guarantee.event and encode(guarantee.event),
     'accountant': accountant,
-    'system': system,
-    'parameters': _settings(config) | (parameters or {}),
-    'randomness': dict(randomness),
-    'versions': versions(),
   }
-  if personal is not None:
-    document['personal'] = {**personal, 'worst_case': epsilon}
-  validate(document)
-  return document
 
 
 def _ours(
@@ -274,20 +291,22 @@ def read(path: str | Path) -> dict[str, Any]:
   """The certificate in a run's folder or in a file, once it is found valid.
 
   Raises ValueError, which names the file, where it is broken, where its epsilon
-  is not what its event gives, or where a file beside it is not the one that it
-  is of. Who changes all of them together is found by a signature
+  is not what its event gives, where it says of a system with its settings what
+  this library does not (`planned.check`), or where a file beside it is not the
+  one that it is of. Who changes all of them together is found by a signature
   (`certificates.signatures`) alone.
   """
-  path = Path(path)
+  path = files.checked_path(path, 'path')
   if path.is_dir():
     path = path / 'certificate.json'
   document = files.read_json(path)
   try:
     validate(document)
     _check_epsilon(document)
+    planned.check(document, _said)
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from None
-  check_files(path.parent, document)
+  _check_files(path.parent, document)
   return document
 
 
@@ -302,11 +321,11 @@ def _check_epsilon(document: dict[str, Any]) -> None:
   if stated < found * (1 - 1e-9) or (same and stated > found * (1 + 1e-9)):
     raise ValueError(
       f'certificate, field epsilon: {stated:.6g} is not what its event costs, '
-      f'{found:.6g} at delta {document["delta"]:g}'
+      f'{found:.6g} at delta {ledger.plain(document["delta"])}'
     )
 
 
-def check_files(folder: Path, document: Mapping[str, Any]) -> None:
+def _check_files(folder: Path, document: Mapping[str, Any]) -> None:
   """Raises ValueError where a file in `folder` is not the certificate's."""
   named = document.get('files', {})
   if not isinstance(named, dict):

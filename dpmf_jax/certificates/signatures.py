@@ -22,10 +22,11 @@ def sign(folder: str | Path, private_key: str | Path) -> Path:
     private_key: an Ed25519 key in PEM, as `openssl genpkey -algorithm ed25519`
       makes it.
   """
-  serialization, ed25519 = _cryptography()
+  serialization, ed25519, unknown = _cryptography()
   path, folder = Path(private_key), Path(folder)
   key: Any = None
-  with contextlib.suppress(ValueError, TypeError):  # or it needs a password
+  # TypeError: it needs a password.
+  with contextlib.suppress(ValueError, TypeError, *unknown):
     key = serialization.load_pem_private_key(path.read_bytes(), None)
   if not isinstance(key, ed25519.Ed25519PrivateKey):
     raise ValueError(
@@ -45,12 +46,12 @@ def verify(folder: str | Path, public_key: str | Path) -> None:
     folder: with certificate.json and its signature.
     public_key: in PEM, as `openssl pkey -in KEY -pubout` writes it.
   """
-  serialization, ed25519 = _cryptography()
+  serialization, ed25519, unknown = _cryptography()
   from cryptography.exceptions import InvalidSignature
 
   path, folder = Path(public_key), Path(folder)
   key: Any = None
-  with contextlib.suppress(ValueError):
+  with contextlib.suppress(ValueError, *unknown):
     key = serialization.load_pem_public_key(path.read_bytes())
   if not isinstance(key, ed25519.Ed25519PublicKey):
     raise ValueError(f'{path} is not an Ed25519 public key in PEM')
@@ -66,12 +67,13 @@ def verify(folder: str | Path, public_key: str | Path) -> None:
     ) from None
 
 
-def _cryptography() -> tuple[Any, Any]:
+def _cryptography() -> tuple[Any, Any, Any]:
   try:
+    from cryptography.exceptions import InternalError, UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ed25519
   except ImportError:
     raise ValueError(
       "signatures need the package cryptography: pip install 'dpmf-jax[secure]'"
     ) from None
-  return serialization, ed25519
+  return serialization, ed25519, (UnsupportedAlgorithm, InternalError)

@@ -61,6 +61,23 @@ COUNTED = 'from the ratings'
 SECRET = 'secret'
 SECRET_COUNTED = f'secret, but their number is {COUNTED}'
 
+# Of a run that public ratings were given to.
+PUBLIC_RATINGS = (
+  'The public ratings (public_ratings, by their SHA-256) are the same whatever '
+  'the private ratings are: they were not taken from these, nor chosen by '
+  'looking at them.'
+)
+ITEM_FEATURES = (
+  'The features of items (item_features, by their SHA-256) are the same '
+  'whatever the ratings are: they were not computed from these, nor chosen by '
+  'looking at them.'
+)
+UNPROTECTED = (
+  'the public ratings that items start from: they are not protected, and '
+  'released items tell of them; where a person may be in them and in the '
+  'private ratings, what that tells is for the curator to judge'
+)
+
 _QUESTION = {
   ('rating', 'replace'): 'what value a certain rating has',
   ('rating', 'add_remove'): 'whether a certain rating exists',

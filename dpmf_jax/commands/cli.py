@@ -49,7 +49,7 @@ def run(main: Callable[[Sequence[str]], Any]) -> NoReturn:
       fail(_line(error), error)
 
   warnings.formatwarning = lambda message, *_, **__: f'warning: {message}\n'
-  for noisy in ('jax', 'matplotlib'):  # missing TPUs, font caches: not news
+  for noisy in ('jax', 'matplotlib', 'PIL'):  # missing TPUs, fonts: not news
     logging.getLogger(noisy).setLevel(logging.WARNING)
   try:
     command = sys.modules[main.__module__]

@@ -27,7 +27,8 @@ _DATA_DIR = flags.DEFINE_string(
 _CACHE_DIR = flags.DEFINE_string(
   'cache_dir',
   None,
-  'Where fetched data is kept; by default $DPMF_CACHE or ~/.cache/dpmf_jax.',
+  'Where fetched data is kept; by default $DPMF_CACHE, '
+  '$XDG_CACHE_HOME/dpmf_jax or ~/.cache/dpmf_jax.',
 )
 
 

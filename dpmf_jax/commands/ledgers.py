@@ -12,7 +12,7 @@ from typing import Any
 
 from absl import flags
 
-from dpmf_jax.accounting.ledger import shown, what_fits
+from dpmf_jax.accounting.ledger import plain, shown, what_fits
 
 _HEADS = 'row', 'time', 'system', 'variant', 'epsilon', 'what'
 _PAGE = """<!DOCTYPE html>
@@ -97,7 +97,7 @@ def _facts(report: dict[str, Any]) -> dict[str, str]:
     'data set': f'{report["dataset"]}, unit {report["unit"]}, relation '
     f'{report["relation"]}',
     'budget': f'{_budget(report["budget_epsilon"])} at delta '
-    f'{report["delta"]:g}',
+    f'{plain(report["delta"])}',
     'releases': str(report['releases']),
     'spent': f'epsilon {shown(report["counted_epsilon"])}',
     'left': what_fits(report['left_epsilon']),

@@ -101,15 +101,19 @@ def _columns(rows: list[Any], titles: bool) -> dict[str, Any]:
 def _found(model) -> list[Any]:
   """What the flags ask for."""
   from dpmf_jax.ratings import formats
+  from dpmf_jax.ratings.ids import OutsideScaleError
   from dpmf_jax.serving import folding, models
 
   if _SIMILAR_TO.value is not None:
     return models.similar_items(model, _wanted(_SIMILAR_TO.value), _K.value)
   users = None
   if _RATINGS.value is not None:
-    ratings = formats.read(
-      _RATINGS.value, **folding.read_with(model), **reading.options()
-    )
+    try:
+      ratings = formats.read(
+        _RATINGS.value, **folding.read_with(model), **reading.options()
+      )
+    except OutsideScaleError as error:
+      raise ValueError(f"{error.message}: that scale is the model's") from None
     model = folding.fold_in(model, ratings)
   else:
     users = _wanted(_USERS.value)

@@ -41,12 +41,17 @@ of user,epsilon) or --specification=fractions (drawn as published). In place of
     --specification=fractions --threshold=best --method=sampling \\
     --output=runs/own
 
+With --verbosity=1 it is said where the seconds go. What JAX compiles is kept in
+$DPMF_CACHE, $XDG_CACHE_HOME/dpmf_jax or ~/.cache/dpmf_jax, unless
+JAX_COMPILATION_CACHE_DIR names another folder.
+
 Settings that a system has and that are not given keep its own default; see
 docs/systems.md.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -57,6 +62,7 @@ from absl import flags
 from dpmf_jax import plans
 from dpmf_jax.commands import (
   cli,
+  compiled,
   ledgers,
   plugins,
   reading,
@@ -99,7 +105,11 @@ _ATTRIBUTES = flags.DEFINE_bool(
 _DATASET = flags.DEFINE_string(
   'dataset', None, 'A named data set, such as ml-100k, ml-1m or synthetic-1m.'
 )
-_RATINGS = flags.DEFINE_string('ratings', None, 'A ratings file, instead.')
+_RATINGS = flags.DEFINE_string(
+  'ratings',
+  None,
+  "A ratings file, instead; or several, such as 'parts/*.parquet'.",
+)
 _SCALE = flags.DEFINE_list(
   'scale',
   None,
@@ -112,6 +122,14 @@ _MAX_COUNT = flags.DEFINE_integer(
   '--ratings has counts, of clicks or plays, and so many of one count at most: '
   'a public fact. 1, the default of a file without ratings, makes all '
   'interactions alike.',
+)
+_RATINGS_CACHE = flags.DEFINE_string(
+  'ratings_cache',
+  None,
+  'Folder that keeps what was read of large --ratings, which the next run then '
+  'has at once. It holds private ratings, and only you may open it; by default '
+  'it is tables in $DPMF_CACHE, $XDG_CACHE_HOME/dpmf_jax or ~/.cache/dpmf_jax. '
+  'none keeps nothing.',
 )
 _TITLES = flags.DEFINE_string(
   'titles', None, 'A file with item titles for --ratings (movies.dat, u.item).'
@@ -140,6 +158,30 @@ _USER_FEATURES = flags.DEFINE_string(
   None,
   'objective_pmf and personalized_pmf, sound: a file of user,number,number,... '
   'with public facts of users, such as age. Never computed from the ratings.',
+)
+_ITEM_FEATURES = flags.DEFINE_string(
+  'item_features',
+  None,
+  'A file of item,number,number,... with public facts of items, such as genres '
+  'and a year, that means of items follow as far as noisy sums say so. For '
+  'auto, power_mf and dpals.',
+)
+_PUBLIC_RATINGS = flags.DEFINE_string(
+  'public_ratings',
+  None,
+  'Ratings that anyone may see, of items with the same titles or ids, which '
+  'items start from: a file in the format and scale of --ratings, a named data '
+  'set, or what --save_prior wrote. They are not protected, and must not be '
+  'taken from the ratings. For auto, power_mf, dpals and ranking_mf.',
+)
+_PUBLIC_TITLES = flags.DEFINE_string(
+  'public_titles', None, 'A file with item titles for --public_ratings.'
+)
+_SAVE_PRIOR = flags.DEFINE_string(
+  'save_prior',
+  None,
+  'Where to write what --public_ratings say of items, so that the next '
+  '--public_ratings can be this file (.safetensors).',
 )
 _DATA_DIR = flags.DEFINE_string(
   'data_dir', None, 'Where data sets are looked for first.'
@@ -218,8 +260,9 @@ _BUDGET_EPSILON = flags.DEFINE_string(
 GROUPS = {
   'data': (
     'dataset', 'data_dir', 'ratings', 'scale', 'max_count', *reading.FLAGS,
-    'titles', 'item_ids', 'user_ids', 'num_users', 'user_features',
-    'attributes', 'split', 'test_fraction', 'split_seed',
+    'ratings_cache', 'titles', 'item_ids', 'user_ids', 'num_users',
+    'user_features', 'item_features', 'public_ratings', 'public_titles',
+    'save_prior', 'attributes', 'split', 'test_fraction', 'split_seed',
   ),
   'privacy': (
     'epsilon', 'delta', 'unit', 'relation', 'variant', *specifications.FLAGS,
@@ -230,6 +273,11 @@ GROUPS = {
 }  # fmt: skip
 ONLY = {
   'attributes': ('sdfm',),
+  **dict.fromkeys(
+    ('public_ratings', 'public_titles', 'save_prior'),
+    ('power_mf', 'dpals', 'ranking_mf'),
+  ),
+  'item_features': ('power_mf', 'dpals'),
   'user_features': tuple(n for n, s in plans.SPECS.items() if s.takes_features),
   **dict.fromkeys(
     specifications.FLAGS,
@@ -240,17 +288,22 @@ ONLY = {
 
 def main(argv) -> int:
   del argv
+  compiled.keep()
   import jax
 
   # One device per core: a chunk of ratings is summed on each.
   jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
 
   from dpmf_jax.accounting import ledger
-  from dpmf_jax.runs import folders
+  from dpmf_jax.runs import folders, timing
   from dpmf_jax.runs.train import train
 
+  lap, spent = timing.laps(), timing.compiling()
   try:
-    run = train(**_arguments())
+    arguments = _arguments()
+    lap('ratings read')
+    run = train(**arguments)
+    lap(f'trained, with {spent():.2f} s for compiling')
   except ledger.BudgetExceeded as error:
     print(f'refused: {error}', file=sys.stderr)
     return 1
@@ -293,6 +346,7 @@ def _arguments() -> dict[str, Any]:
       raise ValueError('--attributes is for --system=sdfm alone')
     given['attributes'] = _attributes(ratings)
   features, hashed = _features(ratings)
+  item_features, hashed_items = _item_features(ratings)
   return given | {
     'ratings': ratings,
     'scale': _scale(),
@@ -301,6 +355,8 @@ def _arguments() -> dict[str, Any]:
     'system': asked_for,
     'variant': _VARIANT.value,
     'user_features': features,
+    'item_features': item_features,
+    'public_ratings': _prior(),
     'threshold': specifications.threshold(),
     'asked': specifications.asked(),
     'split': _SPLIT.value,
@@ -316,7 +372,7 @@ def _arguments() -> dict[str, Any]:
     'devices': _DEVICES.value,
     'report_every': _REPORT_EVERY.value,
     'checkpoint_seconds': _CHECKPOINT_SECONDS.value,
-    'public': specifications.public() | hashed,
+    'public': specifications.public() | hashed | hashed_items,
   }
 
 
@@ -334,16 +390,27 @@ def _load():
     raise ValueError('pass one of --dataset=NAME and --ratings=FILE')
   titles = formats.read_titles(_TITLES.value) if _TITLES.value else None
   scale, most = _scale(), _MAX_COUNT.value
-  ratings = formats.read(
+  ratings = _read(
     path,
     scale=scale or (given.SCALE if most is None else None),
     max_count=most,
-    titles=titles,
     **reading.options(),
   )
   if scale is None:
     given.check_default_scale(ratings)
-  return ratings
+  return dataclasses.replace(ratings, titles=titles or {}, unique=True)
+
+
+def _read(path: str, **options: Any):
+  """The ratings of --ratings, maybe as they were read before."""
+  from dpmf_jax import files
+  from dpmf_jax.ratings import formats, kept
+
+  if _RATINGS_CACHE.value == 'none':
+    return formats.read(path, **options)
+  folder = Path(_RATINGS_CACHE.value or files.cache_folder() / 'tables')
+  say = lambda line: print(line, file=sys.stderr)
+  return kept.read(path, folder.expanduser(), say=say, **options)
 
 
 def _scale() -> tuple[float, float] | None:
@@ -375,6 +442,52 @@ def _features(ratings) -> tuple[Any, dict[str, str]]:
     return None, {}
   hashed = {'user_features': f'sha256 {files.sha256(Path(path))}'}
   return read_user_features(ratings, path), hashed
+
+
+def _item_features(ratings) -> tuple[Any, dict[str, str]]:
+  """The same of items."""
+  from dpmf_jax import files
+  from dpmf_jax.ratings.attributes import read_item_features
+
+  path = _ITEM_FEATURES.value
+  if path is None:
+    return None, {}
+  hashed = {'item_features': f'sha256 {files.sha256(Path(path))}'}
+  return read_item_features(ratings, path), hashed
+
+
+def _prior() -> Any:
+  """What --public_ratings say of items; None without them."""
+  from dpmf_jax.ratings import catalog, formats, given, priors
+
+  path, titles, saved = (
+    flag.value for flag in (_PUBLIC_RATINGS, _PUBLIC_TITLES, _SAVE_PRIOR)
+  )
+  if path is None:
+    for flag in (_PUBLIC_TITLES, _SAVE_PRIOR):
+      if flag.value is not None:
+        raise ValueError(f'--{flag.name} needs --public_ratings')
+    return None
+  if path in (_DATASET.value, _RATINGS.value):
+    raise ValueError(
+      f'--public_ratings={path} are the ratings themselves, which are private: '
+      'give others, that anyone may see'
+    )
+  ratings: Any = path
+  if path in catalog.NAMES and not Path(path).exists():
+    ratings = catalog.load(path, data_dir=_DATA_DIR.value)
+  elif not path.endswith('.safetensors'):
+    ratings = formats.read(
+      path,
+      scale=_scale() or (given.SCALE if _MAX_COUNT.value is None else None),
+      max_count=_MAX_COUNT.value,
+      titles=formats.read_titles(titles) if titles else None,
+      **reading.options(),
+    )
+  prior = priors.public_prior(ratings)
+  if saved is not None:
+    priors.save_prior(prior, saved)
+  return prior
 
 
 def _cutoffs() -> list[int]:

@@ -56,14 +56,19 @@ def learning_curve(
   *,
   title: str,
 ) -> None:
-  """Writes a PNG of train and test RMSE by step, with baselines as lines."""
+  """Writes a PNG of train and test RMSE by round, with baselines as lines.
+
+  Points within a round, after the users and before the items, are left out.
+  """
   axes = axes_of()
-  steps = [point['step'] for point in curve]
+  curve = [point for point in curve if 'round' in point]
+  rounds = [point['round'] for point in curve]
+  alike = all(point['round'] == point['step'] for point in curve)
   top = max(baselines.values(), default=0.0)
   for name, label in (('train_rmse', 'training'), ('test_rmse', 'held out')):
     values = [point[name] for point in curve if name in point]
     if values:
-      axes.plot(steps, values, marker='.', label=label)
+      axes.plot(rounds, values, marker='.', label=label)
       top = max(top, values[-1])
   for number, (name, value) in enumerate(baselines.items()):
     axes.axhline(
@@ -78,7 +83,12 @@ def learning_curve(
   # The first steps are far off; what matters is the range of the baselines.
   axes.set_ylim(low - margin, top + 3 * margin)
   write(
-    path, axes, x_label='step', y_label='RMSE', title=title, loc='upper right'
+    path,
+    axes,
+    x_label='steps' if alike else 'rounds (over all users, then all items)',
+    y_label='RMSE, in points of the rating scale',
+    title=title,
+    loc='upper right',
   )
 
 
@@ -112,7 +122,7 @@ def error_cdf(
     path,
     errors,
     curves,
-    x_label='absolute error of a prediction',
+    x_label='absolute error of a prediction, in points of the rating scale',
     y_label='share of ratings with at most that error',
     title=title,
   )
@@ -242,8 +252,8 @@ def epsilon_curves(
   write(
     path,
     axes,
-    x_label=x_label,
-    y_label='epsilon',
+    x_label={'steps': 'number of steps', 'delta': 'delta'}[x_label],
+    y_label='epsilon (smaller is more private)',
     title=f'{title}\n{note}',
     mode=None,
     loc='lower right' if x_label == 'steps' else 'upper right',

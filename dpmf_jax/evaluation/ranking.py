@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmf_jax.kernels.slices import take
-from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.ratings.table import Ratings, check_ratings
 from dpmf_jax.serving.models import Model, list_factors, listing, seen_matrix
 from dpmf_jax.serving.scoring import block_size, dense_rows, top_products
 from dpmf_jax.types import Release
@@ -91,6 +91,8 @@ def ranking_metrics(
   cutoffs = (k,) if isinstance(k, int) else tuple(k)
   if not cutoffs or min(cutoffs) < 1:
     raise ValueError(f'k={k!r} must be numbers of at least 1')
+  check_ratings(train, 'train')
+  check_ratings(test, 'test')
   user, item = _factors(model, train, test)
   pairs = _pairs(user, item, train, test, threshold)
   users = len(np.unique(pairs.user))
@@ -196,8 +198,12 @@ def _factors(
   """Both sides' factors for lists, checked against the ratings."""
   if isinstance(model, Model):
     user, item = model.user_factors, model.item_factors
-  else:
+  elif isinstance(model, Release):
     user, item = model.factors
+  else:
+    raise ValueError(
+      f'model of type {type(model).__name__} must be a Model or a Release'
+    )
   for name, side in (('user', user), ('item', item)):
     if side is None:
       raise ValueError(f'the model has no {name} factors to rank with')

@@ -44,6 +44,8 @@ def sweep(
   """
   check_ratings(train, 'train')
   check_ratings(test, 'test')
+  epsilons = _several('epsilons', epsilons, '[1, 2]')
+  keys = _several('keys', keys, 'range(5)')
   make = factory(system) if isinstance(system, str) else system
   systems = [
     make(epsilon=epsilon, scale=train.scale, **settings) for epsilon in epsilons
@@ -57,3 +59,10 @@ def sweep(
 
   found = [[error(made, key) for key in keys] for made in systems]
   return np.array(found, np.float64).reshape(len(systems), len(keys))
+
+
+def _several(name: str, values: Any, such: str) -> list[Any]:
+  """The values as a list; ValueError where there is but one, or a text."""
+  if isinstance(values, str) or not isinstance(values, Iterable):
+    raise ValueError(f'{name}={values!r} must be several, such as {such}')
+  return list(values)

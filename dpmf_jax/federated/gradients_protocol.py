@@ -17,10 +17,11 @@ users). Turns:
 
 Whoever is offline reports on no items, and does not move.
 
-Privacy: as the paper claims, which does not hold (docs/privacy.md): both other
-parties learn who rated what, and with dynamic users who is online. Gradients of
-a turn are computed once, and so are shares of noise and who is online; only
-masks are new where a turn is done again. Shares never come from a seed.
+Privacy: as the paper claims, which does not hold
+(docs/privacy/untrusted_pmf.md): both other parties learn who rated what, and
+with dynamic users who is online. Gradients of a turn are computed once, and so
+are shares of noise and who is online; only masks are new where a turn is done
+again. Shares never come from a seed.
 """
 
 from __future__ import annotations

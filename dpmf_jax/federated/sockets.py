@@ -43,13 +43,20 @@ def serve(path: str | Path, handle: Callable[[bytes], bytes]) -> None:
   with listening:
     while True:
       # Who asked may have gone away: the answer is kept for the next time. Or
-      # they say that more follows than there is memory for.
-      with (
-        contextlib.suppress(OSError, EOFError, MemoryError),
-        listening.accept() as link,
-      ):
-        _give_up_after(link, _STALLED)
-        link.send_bytes(handle(link.recv_bytes(MAX_BYTES)))
+      # they say that more follows than there is memory for. What `handle`
+      # raises, such as for a disk that is full, is no fault of theirs.
+      gone = contextlib.suppress(OSError, EOFError, MemoryError)
+      with contextlib.ExitStack() as open_links:
+        data = None
+        with gone:
+          link = open_links.enter_context(listening.accept())
+          _give_up_after(link, _STALLED)
+          data = link.recv_bytes(MAX_BYTES)
+        if data is None:
+          continue
+        answer = handle(data)
+        with gone:
+          link.send_bytes(answer)
 
 
 def _give_up_after(link: Any, seconds: int) -> None:

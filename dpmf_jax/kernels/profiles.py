@@ -125,9 +125,10 @@ def summed_users(rows: Rows, item: jax.Array, fit: Sum) -> jax.Array:
   barrier keeps apart, or has no rounding, as columns are divided by powers of
   two: in which order and in how many steps a program does it cannot be seen.
   """
-  table = jax.lax.optimization_barrier(item * fit.weight[:, None])
+  weight = fit.weight if fit.weight.ndim == 2 else fit.weight[:, None]
+  table = jax.lax.optimization_barrier(item * weight)
   size = _above(jnp.max(jnp.abs(table), axis=0, initial=0.0))[None]
-  ones = jnp.ones_like(fit.weight)
+  ones = jnp.ones_like(fit.weight, shape=len(item))
   own = profiles(rows, ones, table / size, fit.counted)
   return (fit.prior[None] / size + own.sums) * size
 

@@ -93,7 +93,7 @@ def ridge_fit(
     matrix = matrix + jnp.eye(len(inverse), dtype=matrix.dtype)[None]
     return start + _solution(matrix, right * inverse[None]) * inverse[None]
 
-  return _by_block(solved, (products, spacing, label_size, start))
+  return by_block(solved, (products, spacing, label_size, start))
 
 
 def _products(rows: Rows, factors: Array, offset) -> tuple[Array, Array, Array]:
@@ -153,7 +153,7 @@ def _shifted(sums: Array, bits: Array | int) -> Array:
   return (sums + (jnp.int32(1) << bits >> 1)) >> bits
 
 
-def _by_block(solved, own):
+def by_block(solved, own):
   """`solved` of all rows, `_BLOCK` of them at a time."""
   count = len(own[-1])
   # At least two blocks: a loop of one would be another program.

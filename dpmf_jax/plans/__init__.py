@@ -19,6 +19,7 @@ NAMES = (
   'personalized_pmf',
   'power_mf',
   'dpals',
+  'moments',
   'ranking_mf',
   'local_mf',
   'local_ranking',

@@ -27,6 +27,17 @@ MAX_RANK = 16
 MEMORY = 0.4
 # Of users' biases in their fits to what is released.
 FINAL_BIAS_RIDGE = 5.0
+# Ridges among which users vote: those of vectors, and of slopes on means and
+# on popularity. The first are used where noise hides what is better.
+_VECTOR_RIDGES = 1.0, 3.0, 0.4  # times that of the config
+_SLOPE_RIDGES = (8.0, 60.0), (25.0, 200.0)
+NEVER = 1e6
+# Norm of a user's votes over that of their other terms.
+VOTE_SHARE = 0.1
+# Part of the sweeps that are of means alone, at first; after so many more,
+# users' votes may end vectors.
+_MEANS_FIRST = 0.1
+ATTEMPTS = 4
 # Part of delta that is kept for the end of the noise's tails. What they take
 # depends on the number of items, which a guarantee does not look up.
 TAIL_SHARE = 1e-4
@@ -74,7 +85,11 @@ class DPALSConfig:
   bias_ridge: float = declare.setting(default=10.0, minimum=1e-6, maximum=1e6)
   vector_ridge: float = declare.setting(default=1.0, minimum=1e-6, maximum=1e6)
   final_vector_ridge: float = declare.own_ridge(
-    default=5.0, what='a vector', above=None, minimum=1e-6, maximum=1e6
+    default=5.0,
+    what='a vector (times what users vote for)',
+    above=None,
+    minimum=1e-6,
+    maximum=1e6,
   )
 
   def check(self):
@@ -115,6 +130,24 @@ def resolved(
   return replace(config, rank=rank_for(mu, num_users, num_items))
 
 
+def alternatives(config: DPALSConfig) -> list[tuple[float, float, float]]:
+  """Ridges of vectors, slopes on means and slopes on popularity, to vote on.
+
+  Privacy: of settings alone.
+  """
+  vectors = [config.final_vector_ridge * each for each in _VECTOR_RIDGES]
+  return [
+    (vector, *slopes)
+    for vector in ((*vectors, NEVER) if config.rank else vectors[:1])
+    for slopes in (*_SLOPE_RIDGES, (NEVER, NEVER))
+  ]
+
+
+def means_first(config: DPALSConfig) -> int:
+  """How many sweeps are of means alone, before vectors."""
+  return int(_MEANS_FIRST * config.steps)
+
+
 def lattice_spacing(config: DPALSConfig, num_users: int) -> float:
   """What terms are cut to: sums and noise fit into integers.
 
@@ -125,6 +158,7 @@ def lattice_spacing(config: DPALSConfig, num_users: int) -> float:
     config.count_scale * config.quarter,
     config.vector_share,
   )
+  largest = max(largest, vote_bound(config))
   spacing = smallest_spacing(num_users, largest)
   std = plan(config).noise['sums']
   return max(spacing, math.ldexp(2.0, math.frexp(std / MAX_STD)[1]))
@@ -133,7 +167,8 @@ def lattice_spacing(config: DPALSConfig, num_users: int) -> float:
 def check_tails(config: DPALSConfig, num_items: int) -> None:
   """Refuses so little noise that the end of its tails would tell."""
   # A user who rated everything moves every sum in every sweep.
-  draws = num_items * (2 + cast(int, config.rank))
+  votes = len(alternatives(config))
+  draws = num_items * (2 + cast(int, config.rank)) + votes
   lost = config.steps * tails.uncovered_jointly(_multiplier(config), draws)
   if lost > TAIL_SHARE * config.delta:
     raise ValueError(
@@ -154,14 +189,24 @@ def _sensitivity(config: DPALSConfig, vectors: bool) -> float:
   """How far one user moves a sweep's sums, over all items, in L2 norm.
 
   Privacy: `user_sums.item_sums` says contribution * sqrt(1 + vector_share^2)
-  in exact arithmetic, and without vectors contribution alone. Products of
-  float32 are off by less than 1e-6 each, which `_ROUNDING` covers: a term
-  has at most six of them, and bounds on weights and vectors have a slack of
-  their own.
+  in exact arithmetic, and without vectors contribution alone; votes have a
+  norm of VOTE_SHARE of that, in numbers of their own. Products of float32 are
+  off by less than 1e-6 each, which `_ROUNDING` covers: a term has at most six
+  of them, and bounds on weights and vectors have a slack of their own.
   """
-  share = config.vector_share if vectors else 0.0
-  bound = config.contribution * config.quarter * math.hypot(1.0, share)
+  bound = terms_bound(config, vectors) * math.hypot(1.0, VOTE_SHARE)
   return bound * (1 + _ROUNDING)
+
+
+def terms_bound(config: DPALSConfig, vectors: bool) -> float:
+  """Norm of a user's terms in the sums of items, in exact arithmetic."""
+  share = config.vector_share if vectors else 0.0
+  return config.contribution * config.quarter * math.hypot(1.0, share)
+
+
+def vote_bound(config: DPALSConfig) -> float:
+  """Norm of a user's votes, in exact arithmetic; the config has a rank."""
+  return VOTE_SHARE * terms_bound(config, bool(config.rank))
 
 
 _ASSUMPTIONS = (
@@ -227,9 +272,10 @@ def _guarantee(
     secret=('ratings', 'user factors', 'user ids', 'random key'),
     assumptions=_ASSUMPTIONS,
     mechanism=f'{config.steps} adaptive sweeps of rank {rank}, each of which '
-    f'releases {sums} of all items with Gaussian noise; a user moves all of '
-    f'them together by at most {_figures(moved)} in L2 norm, and '
-    f'the noise has a standard deviation of {_figures(noise)}',
+    f'releases {sums} of all items, and sums of votes on how to use them, with '
+    f'Gaussian noise; a user moves all of them together by at most '
+    f'{_figures(moved)} in L2 norm, and the noise has a standard deviation of '
+    f'{_figures(noise)}',
     event=event,
     tails=Tails(event.noise_multiplier, draws, config.steps),
   )

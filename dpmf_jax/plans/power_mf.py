@@ -247,6 +247,8 @@ def _factors_plan(config: PowerMFConfig) -> Plan:
     noise={'counts and sums': pairs, 'factors': rows},
     sensitivity={'counts and sums': pair, 'factors': row},
     shares=shares,
+    first_round=2,
+    round_steps=2,
   )
 
 

@@ -41,6 +41,7 @@ _RATING_STRENGTH = 0.372
 _KEPT = 0.5, 0.4, 0.45  # times powers of the number of items and of strength
 _FACTORS = 4, 120.0  # at least, and one for each so much strength
 _ITEMS_OF_FACTORS = 28.0, 1.3  # at most a power of kept items over this
+_LEAST_ROOM = 3.5, 0.75  # none if less of the items have no room for so many
 _POWERS = 0.05, 0.35
 _POPULARITY = 0.1, 0.4
 _POPULARITY_STRENGTH = 100.0
@@ -145,9 +146,11 @@ def resolved(
   if rank is None:
     few, each = _FACTORS
     many, power = _ITEMS_OF_FACTORS
-    most = min(strength / each, (kept / many) ** power)
-    rank = max(few, round(most))
-    rank = 0 if strength < _MIN_STRENGTH else min(rank, MAX_RANK, kept - 1)
+    room = (kept / many) ** power
+    rank = min(max(few, round(min(strength / each, room))), MAX_RANK, kept - 1)
+    least, part = _LEAST_ROOM
+    if strength < _MIN_STRENGTH or (room < least and kept < part * num_items):
+      rank = 0
   if rank >= kept:
     raise ValueError(
       f'rank={rank} must be less than the number of items that have factors, '
@@ -213,13 +216,14 @@ def largest_term(config: RankingMFConfig) -> float:
 def sensitivities(config: RankingMFConfig) -> dict[str, float]:
   """How far a user, or an interaction, moves what a step releases, in L2.
 
-  Privacy: docs/privacy.md has the proof, for integers. In exact arithmetic the
-  sums of a round move by at most 1 (user), in the metric of their noise, or by
-  `interaction_sensitivity` (rating), and popularity by 1. Each number of a
-  user's terms is cut towards zero to whole spacings, which moves it by up to
-  one more, of up to kept_items * rank numbers; those of popularity only become
-  smaller. `_ROUNDING` covers float32: a term, whose norm is at most 1, is a
-  product of few numbers that are each wrong by less than 1e-6 of themselves.
+  Privacy: docs/privacy/ranking_mf.md has the proof, for integers. In exact
+  arithmetic the sums of a round move by at most 1 (user), in the metric of
+  their noise, or by `interaction_sensitivity` (rating), and popularity by 1.
+  Each number of a user's terms is cut towards zero to whole spacings, which
+  moves it by up to one more, of up to kept_items * rank numbers; those of
+  popularity only become smaller. `_ROUNDING` covers float32: a term, whose
+  norm is at most 1, is a product of few numbers that are each wrong by less
+  than 1e-6 of themselves.
   """
   numbers = cast(int, config.kept_items) * cast(int, config.rank)
   cut = numbers**0.5 * lattice_spacing(config)

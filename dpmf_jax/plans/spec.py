@@ -32,6 +32,8 @@ class Plan:
     sensitivity: how far a unit of privacy moves these, by the same names.
     shares: part of the squared loss that each step spends, where steps of a
       Gaussian event differ; None where they are alike.
+    first_round: how many steps come before the first round.
+    round_steps: how many steps make a round; a step is one where none is said.
   """
 
   guarantee: Guarantee
@@ -39,12 +41,19 @@ class Plan:
   noise: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   sensitivity: Mapping[str, float] = dataclasses.field(default_factory=dict)
   shares: tuple[float, ...] | None = None
+  first_round: int = 0
+  round_steps: int = 1
 
   def __post_init__(self):
     # Plans are cached, so one that is changed would be everybody's.
     for name in ('noise', 'sensitivity'):
       kept = types.MappingProxyType(dict(getattr(self, name)))
       object.__setattr__(self, name, kept)
+
+  def rounds(self, steps: int) -> int | None:
+    """How many rounds the first `steps` are; None within one, or before all."""
+    done, rest = divmod(steps - self.first_round, self.round_steps)
+    return None if rest or done < 0 else done
 
   def epsilon(self, steps: int, delta: float) -> float | None:
     """What the first `steps` spend; None where there is no guarantee.

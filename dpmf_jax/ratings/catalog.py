@@ -1,7 +1,7 @@
 """Named data sets: where they are looked for, and how they are recognised.
 
 A data set is looked for in `data_dir`, in $DPMF_DATA_DIR, in the cache
-(`cache_dir`, $DPMF_CACHE or ~/.cache/dpmf_jax) and then fetched, if it may
+(`cache_dir` or `files.cache_folder`) and then fetched, if it may
 be. Every file is compared with its SHA-256 before each use.
 """
 
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpmf_jax.files import cache_folder
 from dpmf_jax.ratings import formats, sources
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.ratings.table import DataError, Ratings
@@ -309,8 +310,7 @@ def _check_name(name: str) -> None:
 
 
 def _cache(cache_dir: StrPath | None) -> pathlib.Path:
-  given = cache_dir or _env('DPMF_CACHE') or '~/.cache/dpmf_jax'
-  return pathlib.Path(given).expanduser()
+  return pathlib.Path(cache_dir or cache_folder()).expanduser()
 
 
 def _env(variable: str) -> str | None:

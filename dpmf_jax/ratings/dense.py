@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from dpmf_jax.ratings import tokens
 from dpmf_jax.ratings.columns import listed, role_of
@@ -33,15 +34,14 @@ def entries(fields: Fields, first: int, missing: float | str) -> Entries:
     first: the column of the first item.
     missing: stands for no rating: a number, however it is written, or text.
   """
-  count, width = len(fields.line), len(fields.start) - first
+  columns = [part for k, part in fields.columns.items() if k >= first]
+  count, width = len(fields.line), len(columns)
   row, column = np.divmod(np.arange(count * width, dtype=np.int32), width)
+  texts = pa.chunked_array([chunk for part in columns for chunk in part.chunks])
+  by_line = np.arange(count * width).reshape(width, count).T.reshape(-1)
+  line = np.asarray(fields.line)[row]
   cells = Fields(
-    fields.data,
-    fields.start[first:].T.reshape(1, -1),
-    fields.stop[first:].T.reshape(1, -1),
-    fields.line[row],
-    fields.file,
-    column + (first + 1),
+    {0: texts.take(pa.array(by_line))}, line, fields.file, column + (first + 1)
   )
   mark, value = _number(missing), None
   if mark is None:
@@ -51,7 +51,11 @@ def entries(fields: Fields, first: int, missing: float | str) -> Entries:
     there = value != mark
   if not there.any():
     raise DataError(f'{fields.file}: every rating is missing={missing!r}')
-  cells = cells.take(there)
+  cells = cells._replace(
+    columns={0: cells.columns[0].filter(pa.array(there))},
+    line=line[there],
+    place=column[there] + (first + 1),
+  )
   value = tokens.numbers(cells, 0, 'rating') if value is None else value[there]
   return Entries(row[there], column[there], value.astype(np.float64), cells)
 

@@ -1,7 +1,7 @@
 """Reading rating files: text tables and matrices, Netflix, RecBole, Parquet.
 
-What `read` does with a text file: unpacked if it is gzip, UTF-8 (with or
-without BOM) or Latin-1, LF or CRLF, blank lines at the end ignored. Ids are
+What `read` does with a text file: unpacked if it is gzip or zstd, UTF-8 (with
+or without BOM) or Latin-1, LF or CRLF, blank lines at the end ignored. Ids are
 kept exactly as written. With a header the columns may come in any order, and
 further ones are ignored where there is a rating or a count; without one they
 are user, item and, if there are more, rating and timestamp.
@@ -11,20 +11,24 @@ rating there are clicks, or counts of them, which are added up.
 
 from __future__ import annotations
 
+import glob
 import gzip
 import os
 import pathlib
 import re
 import warnings
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from dpmf_jax import files
 from dpmf_jax.ratings import dense, tokens
 from dpmf_jax.ratings.columns import check_roles, choose, listed, role_of
-from dpmf_jax.ratings.ids import DataError, Where, factorize
+from dpmf_jax.ratings.ids import DataError, Where, factorize, join_ids
 from dpmf_jax.ratings.table import (
   Duplicates,
   Ratings,
@@ -40,6 +44,7 @@ FORMATS = (
 )  # fmt: skip
 _NO_HEADER = ('u.data', 'ratings.dat')
 _DELIMITER = {'u.data': '\t', 'ratings.dat': '::', 'csv': ',', 'tsv': '\t'}
+_PACKED = {'gzip': b'\x1f\x8b', 'zstd': b'\x28\xb5\x2f\xfd'}
 _DELIMITERS = ('\t', '::', ';', ',')  # as they are looked for
 
 
@@ -61,7 +66,8 @@ def read(
   """Returns the Ratings of a file.
 
   Args:
-    path: the file.
+    path: the file, or a pattern such as 'part-*.csv': the files that it fits,
+      each with a header or each without one, in the order of their names.
     scale: the smallest and largest rating that can be given, a public fact; it
       says nothing of clicks.
     max_count: so many of a count count at most, a public fact; 1 by default,
@@ -87,21 +93,18 @@ def read(
       an empty field if None.
     name: what to call the data; the file's name if None.
   """
-  path = pathlib.Path(path)
+  path = files.checked_path(path, 'path')
   if scale is not None:
     check_scale(scale)
   _check_options(format, columns, delimiter)
   if missing is not None and format != 'dense':
     raise DataError(f"missing={missing!r} is for format='dense' alone")
-  raw = read_bytes(path)
-  if format == 'parquet' or (format == 'auto' and raw.startswith(b'PAR1')):
-    table = _read_parquet(path, columns)
-  elif format == 'dense':
-    raw = tokens.decode(raw, str(path), encoding)
-    table = _read_dense(raw, path, columns, delimiter, header, missing)
-  else:
-    raw = tokens.decode(raw, str(path), encoding)
-    table = _parse(*_read_text(raw, path, format, columns, delimiter, header))
+  table = _joined(
+    [
+      _read_part(part, format, columns, delimiter, header, encoding, missing)
+      for part in parts_of(path)
+    ]
+  )
   if not table.rated:
     scale, max_count = None, limit_of_clicks(max_count)
   elif table.named and max_count is not None:
@@ -126,6 +129,19 @@ def read(
   )
 
 
+def parts_of(path: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the files that a path names, in the order of their names.
+
+  It may have *, ? and [...] in it, unless there is a file of that name.
+  """
+  if not glob.has_magic(str(path)) or path.exists():
+    return [path]
+  found = sorted(filter(os.path.isfile, glob.glob(str(path), recursive=True)))
+  if not found:
+    raise DataError(f'{path}: no such files; check the path')
+  return list(map(pathlib.Path, found))
+
+
 class _Table(NamedTuple):
   """What a file says of who did what."""
 
@@ -136,6 +152,55 @@ class _Table(NamedTuple):
   timestamp: Any  # [N] or None
   where: Where
   named: bool = False  # whether a header says that these are ratings
+
+
+def _read_part(
+  path, format, columns, delimiter, header, encoding, missing
+) -> _Table:
+  """Returns what one file says."""
+  raw = read_bytes(path)
+  if format == 'parquet' or (format == 'auto' and raw.startswith(b'PAR1')):
+    return _read_parquet(raw, path, columns)
+  raw = tokens.decode(raw, str(path), encoding)
+  if format == 'dense':
+    return _read_dense(raw, path, columns, delimiter, header, missing)
+  return _parse(*_read_text(raw, path, format, columns, delimiter, header))
+
+
+def _joined(tables: list[_Table]) -> _Table:
+  """Returns what files say together, one after the other."""
+  first = tables[0]
+  if len(tables) == 1:
+    return first
+  dates = lambda stamp: None if stamp is None else stamp.dtype.kind == 'M'
+  has = lambda table: (
+    table.rated, table.value is None, dates(table.timestamp),
+  )  # fmt: skip
+  for table in tables[1:]:
+    if has(table) != has(first):
+      raise DataError(
+        f'{table.where(0)}: has other columns than {first.where(0)}; give '
+        'files that have the same'
+      )
+  joined = lambda name: (
+    None
+    if getattr(first, name) is None
+    else np.concatenate([getattr(table, name) for table in tables])
+  )
+  starts = np.cumsum([0] + [len(table.users[1]) for table in tables])
+  wheres = [table.where for table in tables]  # and not what else they have
+
+  def where(row: int) -> str:
+    part = int(np.searchsorted(starts, row, side='right')) - 1
+    return wheres[part](row - int(starts[part]))
+
+  return first._replace(
+    users=join_ids([table.users for table in tables]),
+    items=join_ids([table.items for table in tables]),
+    value=joined('value'),
+    timestamp=joined('timestamp'),
+    where=where,
+  )
 
 
 class Column(NamedTuple):
@@ -168,16 +233,13 @@ def read_column(
       f'{path}: column {column!r} can only be read from a table in text'
     )
   raw = tokens.decode(raw, str(path), encoding)
-  fields, found, names = _read_text(raw, path, format, columns, delimiter, None)
-  names = [name.strip() for name in names]
-  if names.count(column) != 1:
-    have = f'there are: {listed(names)}' if names else 'it has no header'
-    often = 'more than one' if column in names else 'no'
-    raise DataError(f'{path}, line 1: {often} column {column!r}; {have}')
+  fields, found, _ = _read_text(
+    raw, path, format, columns, delimiter, None, column
+  )
   return Column(
     tokens.ids(fields, found['user'], 'user'),
     tokens.ids(fields, found['item'], 'item'),
-    tokens.numbers(fields, names.index(column), column),
+    tokens.numbers(fields, found['also'], column),
     fields.where,
   )
 
@@ -219,14 +281,15 @@ def read_user_table(
   """
   path = pathlib.Path(path)
   file, raw = str(path), tokens.decode(read_bytes(path), str(path))
-  names, body = _cut(raw, tokens.split_lines(raw, file), _sniff(raw, file))
+  raw = tokens.without_blank_end(raw)
+  names, body = _cut(raw, _sniff(raw, file), file)
   if len(names) < 2 or (role and len(names) > 2):
     expected = f', {role}' if role else ' and numbers'
     raise DataError(
       f'{file}, line 1: has {len(names)} column(s), expected user{expected}'
     )
   header = _is_header(names) or names[1].strip().lower() == role
-  fields = body(header)
+  fields = body(header, range(len(names)))
   columns = [
     tokens.numbers(
       fields, place, role or (name.strip() if header else f'number {place}')
@@ -243,8 +306,8 @@ def read_user_table(
   )
 
 
-def check_users_once(table: Column) -> None:
-  """Raises DataError at the first user that was there before."""
+def check_once(table: Column, role: str = 'user') -> None:
+  """Raises DataError at the first user, or item, that was there before."""
   ids, index = table.users
   if len(ids) == len(index):
     return
@@ -252,7 +315,8 @@ def check_users_once(table: Column) -> None:
   again[np.unique(index, return_index=True)[1]] = False
   row = int(again.argmax())
   raise DataError(
-    f'{table.where(row)}: user {ids[index[row]]} is there before; keep one line'
+    f'{table.where(row)}: {role} {ids[index[row]]} is there before; keep one '
+    'line'
   )
 
 
@@ -266,16 +330,24 @@ def read_bytes(path: pathlib.Path) -> bytes:
     raise DataError(f'{path}: no such file; check the path') from error
   except OSError as error:
     raise DataError(f'{path}: cannot be read: {error.strerror}') from error
-  if not raw.strip():
+  if not raw or raw.isspace():
     raise DataError(f'{path}: the file is empty')
   if raw.startswith(b'PK\x03\x04'):
     raise DataError(f'{path}: is a zip archive; unpack it first')
-  if not raw.startswith(b'\x1f\x8b'):
-    return raw
+  packing = next((p for p, mark in _PACKED.items() if raw.startswith(mark)), '')
   try:
-    return gzip.decompress(raw)
+    if packing == 'gzip':
+      return gzip.decompress(raw)
+    if packing == 'zstd':
+      with pa.CompressedInputStream(pa.BufferReader(raw), packing) as stream:
+        return stream.read()
   except (OSError, EOFError, zlib.error) as error:
-    raise DataError(f'{path}: is not whole gzip: {error}') from error
+    raise DataError(f'{path}: is not whole {packing}: {error}') from error
+  return raw
+
+
+def _unpacked(name: str) -> str:
+  return name.removesuffix('.gz').removesuffix('.zst')
 
 
 def _check_options(
@@ -294,17 +366,19 @@ def _check_options(
 
 
 def _read_text(
-  raw, path, format, columns, delimiter, header
+  raw, path, format, columns, delimiter, header, also=None
 ) -> tuple[tokens.Fields, dict[str, int], list[str]]:
-  """Returns (fields, role -> position, the header's names) of a text file."""
-  file = str(path)
-  lines = tokens.split_lines(raw, file)
-  first = lines.text(0)
+  """Returns (fields, role -> position, the header's names) of a text file.
+
+  The column that is called `also` has that role.
+  """
+  file, raw = str(path), tokens.without_blank_end(raw)
+  first = tokens.first_line(raw)
   if format == 'auto':
-    format = _recognise(path.name.removesuffix('.gz'), first, delimiter)
+    format = _recognise(_unpacked(path.name), first, delimiter)
   if format == 'netflix':
     found = {'user': 0, 'item': 1, 'rating': 2, 'timestamp': 3}
-    return _netflix(lines), found, []
+    return tokens.netflix(raw, file), found, []
   if format == 'inter':
     delimiter, header = delimiter or '\t', True
     if ':' not in first:
@@ -313,7 +387,7 @@ def _read_text(
         f"'user_id:token<TAB>item_id:token<TAB>rating:float': {first[:60]!r}"
       )
   delimiter = delimiter or _DELIMITER.get(format) or _sniff(raw, file)
-  names, body = _cut(raw, lines, delimiter, quotes=format != 'inter')
+  names, body = _cut(raw, delimiter, file, quotes=format != 'inter')
   if format == 'inter':
     names = [name.split(':')[0] for name in names]
   looks = _is_header(names)
@@ -326,32 +400,36 @@ def _read_text(
   if header is None:
     header = looks or by_name
   found = choose(names, columns or {}, header, f'{file}, line 1')
-  return body(header), found, names if header else []
+  if also is not None:
+    found['also'] = _named(also, names if header else [], file)
+  return body(header, found.values()), found, names if header else []
+
+
+def _named(column: str, names: list[str], file: str) -> int:
+  """Returns where a header has a further column."""
+  names = [name.strip() for name in names]
+  if names.count(column) != 1:
+    have = f'there are: {listed(names)}' if names else 'it has no header'
+    often = 'more than one' if column in names else 'no'
+    raise DataError(f'{file}, line 1: {often} column {column!r}; {have}')
+  return names.index(column)
 
 
 def _cut(
-  raw: bytes, lines: tokens.Lines, delimiter: str, *, quotes: bool = True
-) -> tuple[list[str], Callable[[bool], tokens.Fields]]:
-  """Returns the first record, and what cuts the file with or without it."""
-  file = lines.file
+  raw: bytes, delimiter: str, file: str, *, quotes: bool = True
+) -> tuple[list[str], Callable[[bool, Iterable[int]], tokens.Fields]]:
+  """Returns the first record, and what cuts the file with or without it.
+
+  `raw` is `without_blank_end`.
+  """
   # '::' files and RecBole's do not quote; elsewhere a quote is csv's.
-  if quotes and b'"' in raw and len(delimiter) == 1:
-    records, numbers = tokens.read_records(raw, delimiter, file)
-    names, count = records[0], len(records)
-    cut = lambda skip: tokens.from_records(
-      records[skip:], numbers[skip:], len(names), file
-    )
-  else:
-    names, count = lines.text(0).split(delimiter), len(lines.start)
-    cut = lambda skip: tokens.split_fields(
-      lines.tail() if skip else lines, delimiter, len(names)
-    )
-
-  def body(header: bool) -> tokens.Fields:
-    if header and count == 1:
-      raise DataError(f'{file}: has a header but no ratings')
-    return cut(header)
-
+  quoted = quotes and b'"' in raw and len(delimiter) == 1
+  if quoted:
+    raw = tokens.readable(raw, delimiter, file)
+  names = tokens.first_record(raw, delimiter, quoted)
+  body = lambda header, wanted: tokens.cut(
+    raw, delimiter, len(names), wanted, file, header=header, quoted=quoted
+  )
   return names, body
 
 
@@ -373,7 +451,7 @@ def _parse(
     value,
     rated,
     None if stamp is None else tokens.timestamps(fields, stamp),
-    fields.where,
+    fields._replace(columns={}).where,  # the text is not needed again
     named=rated and bool(names),
   )
 
@@ -381,12 +459,12 @@ def _parse(
 def _check_first_line(fields: tokens.Fields, found: Mapping[str, int]) -> None:
   """Raises DataError where names that nobody knows would be taken for ids."""
   for role in ('user', 'item'):
-    start, stop = fields.start[found[role]], fields.stop[found[role]]
-    _, whole = tokens.integers(fields.data, start, stop)
-    if not whole[0] and whole[1:].all() and len(whole) > 1:
+    column = found[role]
+    if tokens.only_first_is_text(fields, column):
+      token = fields.columns[column][0].as_py()
       raise DataError(
-        f'{fields.where(0)}: {fields.text(found[role], 0)[:40]!r} is the only '
-        f'{role} that is no integer: pass columns= if the line is a header'
+        f'{fields.where(0)}: {token[:40]!r} is the only {role} that is no '
+        'integer: pass columns= if the line is a header'
       )
 
 
@@ -424,40 +502,16 @@ def _is_header(names: list[str]) -> bool:
   return known and not any(map(is_number, names))
 
 
-def _netflix(lines: tokens.Lines) -> tokens.Fields:
-  """Returns user, item, rating, date fields; the item is the line above."""
-  data, start, stop, first, file = lines
-  movie = (stop > start) & (data[stop - 1] == ord(':'))
-  above = np.cumsum(movie) - 1
-  if not movie[0]:
-    raise DataError(
-      f"{file}, line {first}: a rating before any 'movie:' line: "
-      f'{lines.text(0)[:60]!r}'
-    )
-  rating = ~movie
-  if not rating.any():
-    raise DataError(f"{file}: has 'movie:' lines but no ratings")
-  body = lines._replace(start=start[rating], stop=stop[rating])
-  fields = tokens.split_fields(
-    body, ',', 3, numbers=np.flatnonzero(rating) + first
-  )
-  item_start = start[movie][above[rating]]
-  item_stop = stop[movie][above[rating]] - 1
-  return fields._replace(
-    start=np.insert(fields.start, 1, item_start, axis=0),
-    stop=np.insert(fields.stop, 1, item_stop, axis=0),
-  )
-
-
 def _read_dense(raw, path, columns, delimiter, header, missing) -> _Table:
   """Returns what a matrix in text says."""
   file, missing = str(path), '' if missing is None else missing
+  raw = tokens.without_blank_end(raw)
   delimiter = delimiter or _sniff(raw, file, (*_DELIMITERS, ' '))
-  names, body = _cut(raw, tokens.split_lines(raw, file), delimiter)
+  names, body = _cut(raw, delimiter, file)
   if header is None:
     header = dense.has_header(names, columns or {}, missing)
   user, first = dense.places(names, columns or {}, header, file)
-  fields = body(header)
+  fields = body(header, range(len(names)))
   found = dense.entries(fields, first, missing)
   users, items = dense.numbered(found.row), dense.numbered(found.column)
   if user is not None:
@@ -469,34 +523,36 @@ def _read_dense(raw, path, columns, delimiter, header, missing) -> _Table:
   return _Table(users, items, found.value, True, None, found.cells.where)
 
 
-def _read_parquet(path: pathlib.Path, columns) -> _Table:
+def _read_parquet(raw: bytes, path: pathlib.Path, columns) -> _Table:
   """Returns what a Parquet file says."""
   try:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-  except ImportError as error:
-    raise DataError(
-      f"{path}: reading Parquet needs pyarrow: pip install 'dpmf_jax[parquet]'"
-    ) from error
-  try:
-    names = pq.read_schema(path).names
+    names = pq.read_schema(pa.BufferReader(raw)).names
     found = choose(names, columns or {}, True, str(path))
-    # Not `filters` or threads over columns: ratings fit in memory.
-    table = pq.read_table(path, columns=[names[k] for k in found.values()])
+    table = pq.read_table(
+      pa.BufferReader(raw), columns=[names[k] for k in found.values()]
+    )
   except (pa.ArrowException, OSError, UnicodeError) as error:
     raise DataError(
       f'{path}: is not readable Parquet: {listed(str(error).split(), " ")}'
     ) from error
+  if not len(table):
+    raise DataError(f'{path}: has columns but no ratings')
   where = lambda row: f'{path}, row {row}'
 
   def column(role: str) -> Any:
     array = table[names[found[role]]]
+    if pa.types.is_dictionary(array.type):
+      array = array.cast(array.type.value_type)
     if array.null_count:
       row = int(np.flatnonzero(array.is_null().to_numpy())[0])
       raise DataError(f'{where(row)}: the {role} is missing')
     try:
-      return array.to_numpy()
-    except pa.ArrowException:
+      if role not in ('user', 'item'):
+        return array.to_numpy()
+      if _is_text(array.type):
+        return tokens.ids_of(array, role, where, str(path))
+      return factorize(array.to_numpy(), role, where)
+    except (pa.ArrowException, UnicodeError):
       raise DataError(
         f'{path}: the {role} column has text that is not UTF-8'
       ) from None
@@ -510,13 +566,15 @@ def _read_parquet(path: pathlib.Path, columns) -> _Table:
         f'{path}: the {what} column is {value.dtype}, not numeric'
       )
     value = value.astype(np.float64)
-  if not len(table):
-    raise DataError(f'{path}: has columns but no ratings')
   return _Table(
-    factorize(column('user'), 'user', where),
-    factorize(column('item'), 'item', where),
+    column('user'),
+    column('item'),
     value,
     rated,
     column('timestamp') if 'timestamp' in found else None,
     where,
   )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+  return pa.types.is_string(kind) or pa.types.is_large_string(kind)

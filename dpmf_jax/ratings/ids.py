@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 # Arrays have room for the longest id everywhere, at 4 bytes a character.
 _SHORT = 256
@@ -15,7 +17,24 @@ Where = Callable[[int], str]  # row number -> the words that locate it
 
 
 class DataError(ValueError):
-  """Ratings that cannot be used; the message says which, and what to do."""
+  """Ratings that cannot be used; the message says which, and what to do.
+
+  On one line, whatever ids and names are in it.
+  """
+
+  def __init__(self, message: str = ''):
+    escaped = lambda found: repr(found.group())[1:-1]
+    super().__init__(
+      re.sub(r'[\x00-\x1f\x7f-\x9f\u2028\u2029]', escaped, message)
+    )
+
+
+class OutsideScaleError(DataError):
+  """A rating outside the scale, and what to do if that is not the right one."""
+
+  def __init__(self, message: str, otherwise: str = ''):
+    super().__init__(message + otherwise)
+    self.message = message
 
 
 def factorize(
@@ -71,6 +90,40 @@ def factorize_integers(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   present[offset] = True
   place = np.cumsum(present, dtype=np.int32) - np.int32(1)
   return np.flatnonzero(present) + low, place[offset]
+
+
+def join_ids(
+  parts: list[tuple[np.ndarray, np.ndarray]],
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns (sorted ids, int32 index) of labels in parts, one after the other.
+
+  A part has (sorted ids, index); '7' is an integer where all of them are.
+  """
+  lists = [ids for ids, _ in parts]
+  if len({ids.dtype.kind for ids in lists}) > 1:
+    lists = [np.array(list(map(str, ids.tolist()))) for ids in lists]
+  ids, place = np.unique(np.concatenate(lists), return_inverse=True)
+  starts = np.cumsum([len(own) for own in lists])[:-1]
+  index = [
+    own.astype(np.int32)[index]
+    for own, (_, index) in zip(np.split(place, starts), parts, strict=True)
+  ]
+  return ids, np.concatenate(index)
+
+
+def by_row(
+  row: np.ndarray, column: np.ndarray, num_rows: int, num_columns: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns (order, columns in it, start of each row and the end), in O(N).
+
+  The order of indices that are in range is by row, then column, then place.
+  """
+  place = np.arange(len(row), dtype=np.int32 if len(row) < 2**31 else np.int64)
+  shape = num_rows, num_columns
+  entries = scipy.sparse.coo_array((place, (row, column)), shape)
+  entries.has_canonical_format = True  # or those of a pair would be added up
+  table: Any = entries.tocsc().tocsr()
+  return table.data, table.indices, table.indptr
 
 
 def places(known: np.ndarray, ids: np.ndarray) -> np.ndarray:

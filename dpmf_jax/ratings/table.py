@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any, Literal
 
 import numpy as np
@@ -13,9 +13,18 @@ import scipy.sparse
 
 from dpmf_jax.ratings.columns import choose
 from dpmf_jax.ratings.ids import DataError as DataError
-from dpmf_jax.ratings.ids import Where, factorize, places
+from dpmf_jax.ratings.ids import (
+  OutsideScaleError,
+  Where,
+  by_row,
+  factorize,
+  places,
+)
 
 Duplicates = Literal['last', 'first', 'mean', 'error']
+
+# Of users, of items, and how many there are of both.
+_Indices = tuple[np.ndarray, np.ndarray, int, int]
 
 DUPLICATES = ('last', 'first', 'mean', 'error')
 
@@ -194,11 +203,16 @@ def from_arrays(
     columns['timestamps'] = timestamps
   if values is None:
     del columns['values']
+  for key, column in columns.items():
+    if not isinstance(column, Sized):
+      raise DataError(f'{name}: {key}={column!r} must be a list or an array')
   lengths = {key: len(column) for key, column in columns.items()}
   if len(set(lengths.values())) > 1:
     raise DataError(f'{name}: columns differ in length: {lengths}')
   if not lengths['users']:
     raise DataError(f'{name}: there are no ratings')
+  if not isinstance(titles, Mapping | None):
+    raise DataError(f'{name}: titles={titles!r} must map item ids to titles')
   where = lambda row: f'{name}, row {row}'
   if values is None:
     scale = None
@@ -387,18 +401,18 @@ def assemble(
   (user_ids, user), (item_ids, item) = users, items
   if timestamp is not None:
     timestamp = _seconds(timestamp, where)
-  pair = user.astype(np.int64) * len(item_ids) + item
+  pairs = user, item, len(user_ids), len(item_ids)
   if clicks:
     if duplicates == 'error':
-      _resolve(pair, value, duplicates, where)
-    keep, value, timestamp = _added_up(pair, value, timestamp)
+      _resolve(pairs, value, duplicates, where)
+    keep, value, timestamp = _added_up(pairs, value, timestamp)
     value = np.clip(value, 1, scale[1])
     if not len(value):
       raise DataError(
         f'{where(0)}: count 0, as everywhere: nobody did anything'
       )
   else:
-    keep, value = _resolve(pair, value, duplicates, where)
+    keep, value = _resolve(pairs, value, duplicates, where)
     timestamp = None if timestamp is None else timestamp[keep]
   user_ids, user = _used(user_ids, user[keep])
   item_ids, item = _used(item_ids, item[keep])
@@ -453,24 +467,35 @@ def _check_numbers(
     raise DataError(
       f'{where(row)}: count {value[row]:g} is below 0; remove or correct it'
     )
-  raise DataError(
+  raise OutsideScaleError(
     f'{where(row)}: rating {value[row]:g} is outside the scale '
-    f'{low:g}..{high:g}; correct it or pass the right scale, or max_count= if '
-    'it is a count'
+    f'{low:g}..{high:g}; correct it',
+    ' or pass the right scale, or max_count= if it is a count',
   )
 
 
+def _grouped(
+  user: np.ndarray, item: np.ndarray, num_users: int, num_items: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns (order by user, item and place, where in it a pair is new)."""
+  order, column, start = by_row(user, item, num_users, num_items)
+  new = np.ones(len(order), bool)
+  new[1:] = column[1:] != column[:-1]
+  new[start[:-1][np.diff(start) > 0]] = True
+  return order, new
+
+
 def _added_up(
-  pair: np.ndarray, count: np.ndarray, timestamp: np.ndarray | None
+  pairs: _Indices, count: np.ndarray, timestamp: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
   """Returns (rows to keep, sums of counts, last timestamps) of pairs.
 
   What counts 0 is left out.
   """
-  order = np.flatnonzero(count > 0)
-  order = order[np.argsort(pair[order], kind='stable')]
-  new = np.ones(len(order), bool)
-  new[1:] = pair[order][1:] != pair[order][:-1]
+  user, item, *sizes = pairs
+  there = np.flatnonzero(count > 0)
+  order, new = _grouped(user[there], item[there], *sizes)
+  order = there[order]
   start = np.flatnonzero(new)
   keep = order[start]
   back = np.argsort(keep)  # into the order in which they came
@@ -554,10 +579,10 @@ def _check(ratings: Ratings) -> None:
 
 
 def _check_unique(ratings: Ratings) -> None:
-  pair = ratings.user.astype(np.int64) * ratings.num_items + ratings.item
-  if has_duplicates(pair):
-    order = np.argsort(pair, kind='stable')
-    row = int(order[1:][pair[order][1:] == pair[order][:-1]].min())
+  sizes = len(ratings.user_ids), len(ratings.item_ids)
+  order, new = _grouped(ratings.user, ratings.item, *sizes)
+  if not new.all():
+    row = int(order[~new].min())
     raise DataError(
       f'{ratings.name}, row {row}: user '
       f'{ratings.user_ids[ratings.user[row]]} rates '
@@ -565,22 +590,13 @@ def _check_unique(ratings: Ratings) -> None:
     )
 
 
-def has_duplicates(keys: np.ndarray) -> bool:
-  """Returns whether a key occurs twice; one pass if they come sorted."""
-  if (keys[1:] > keys[:-1]).all():
-    return False
-  keys = np.sort(keys)
-  return bool((keys[1:] == keys[:-1]).any())
-
-
 def _resolve(
-  pair: np.ndarray, value: np.ndarray, duplicates: Duplicates, where: Where
+  pairs: _Indices, value: np.ndarray, duplicates: Duplicates, where: Where
 ) -> tuple[np.ndarray | slice, np.ndarray]:
   """Returns (rows to keep, their values) after the policy on duplicates."""
-  if not has_duplicates(pair):
+  order, new = _grouped(*pairs)
+  if new.all():
     return slice(None), value
-  order = np.argsort(pair, kind='stable')
-  new = np.concatenate([[True], pair[order][1:] != pair[order][:-1]])
   extra, start = int((~new).sum()), np.flatnonzero(new)
   what = f'{where(int(order[~new].min()))}: (user, item) rated before'
   if duplicates == 'error':

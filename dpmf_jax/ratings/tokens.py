@@ -1,73 +1,54 @@
-"""From the bytes of a text file to columns, without a loop over lines."""
+"""From the bytes of a text file to columns, without a loop over lines.
+
+Arrow cuts a text into fields where its lines are plain. Where there is any
+doubt a loop over the lines does, which takes ten times as long, but knows
+quotes, Netflix's format and what to say of a line that is wrong. Both give the
+same fields, and what follows is the same for both.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
+import itertools
 import re
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.csv
 
 from dpmf_jax.ratings.ids import (
   DataError,
   check_lengths,
+  factorize,
   factorize_integers,
-  finish,
 )
 
-_NEWLINE, _RETURN, _SPACE, _MINUS, _ZERO = b'\n\r -0'
-_MAX_DIGITS = 19  # of an int64
-_WIDE = 64  # a longer id is read by a plain loop, to spare memory
-_PAD = _WIDE  # bytes after the end, so that start + k never leaves the array
-_NUMERIC = np.zeros(256, bool)
-_NUMERIC[np.frombuffer(b'0123456789+-.eE', np.uint8)] = True
+pc: Any = pyarrow.compute  # it makes its functions when it is imported
+
+_BLOCK = 2**22  # bytes that a thread of Arrow cuts at once
+_BATCH = 2**18  # fields that are Python's at a time
+_WIDE = 64  # characters of a date
+_NUMERIC = re.compile('[-+.0-9eE]+')
+
+Record = tuple[int, list[str]]  # number of its first line, fields
 
 
 class Fields(NamedTuple):
-  """A table as positions in a byte array: C columns, N rows."""
+  """A table of text: some of its columns, N rows."""
 
-  data: np.ndarray  # uint8, padded
-  start: np.ndarray  # [C, N]
-  stop: np.ndarray  # [C, N]
-  line: np.ndarray  # [N] line numbers in the file, from 1
+  columns: Mapping[int, pa.ChunkedArray]  # by position in a line
+  line: Sequence[int] | np.ndarray  # [N] line numbers in the file, from 1
   file: str
   place: np.ndarray | None = None  # [N] fields in their lines, from 1
 
   def where(self, row: int) -> str:
     at = '' if self.place is None else f', field {self.place[row]}'
     return f'{self.file}, line {self.line[row]}{at}'
-
-  def take(self, rows: np.ndarray) -> Fields:
-    return self._replace(
-      start=self.start[:, rows],
-      stop=self.stop[:, rows],
-      line=self.line[rows],
-      place=None if self.place is None else self.place[rows],
-    )
-
-  def text(self, column: int, row: int) -> str:
-    part = self.data[self.start[column, row] : self.stop[column, row]]
-    return part.tobytes().decode('utf-8', 'replace')
-
-
-class Lines(NamedTuple):
-  """The lines of a file as positions; entry k is line k + first."""
-
-  data: np.ndarray  # uint8, padded
-  start: np.ndarray  # [N]
-  stop: np.ndarray  # [N], before CR LF
-  first: int
-  file: str
-
-  def text(self, index: int) -> str:
-    part = self.data[self.start[index] : self.stop[index]]
-    return part.tobytes().decode('utf-8', 'replace')
-
-  def tail(self) -> Lines:
-    return self._replace(
-      start=self.start[1:], stop=self.stop[1:], first=self.first + 1
-    )
 
 
 def decode(raw: bytes, file: str, encoding: str = 'auto') -> bytes:
@@ -110,182 +91,307 @@ def decode(raw: bytes, file: str, encoding: str = 'auto') -> bytes:
     ) from error
 
 
-def split_lines(raw: bytes, file: str) -> Lines:
-  """Returns the lines of UTF-8 bytes; blank ones at the end are dropped."""
+def without_blank_end(raw: bytes) -> bytes:
+  """Returns the text without blank lines and a line break at its end."""
   newline = raw.find(b'\n', len(raw.rstrip(b' \t\r\n')))
-  raw = raw if newline < 0 else raw[:newline]
-  data = np.frombuffer(raw + b'\n' + bytes(_PAD), np.uint8)
-  size = np.int32 if len(data) < 2**31 else np.int64
-  stop = np.flatnonzero(data == _NEWLINE).astype(size)
-  start = np.concatenate([np.zeros(1, size), stop[:-1] + size(1)])
-  stop = stop - ((stop > start) & (data[stop - 1] == _RETURN))
-  return Lines(data, start, stop, 1, file)
+  return raw if newline < 0 else raw[:newline]
 
 
-def split_fields(
-  lines: Lines, delimiter: str, columns: int, numbers: np.ndarray | None = None
+def first_line(raw: bytes) -> str:
+  return next(_lines(raw), (1, ''))[1]  # a BOM alone is no line
+
+
+def cut(
+  raw: bytes,
+  delimiter: str,
+  width: int,
+  wanted: Iterable[int],
+  file: str,
+  *,
+  header: bool,
+  quoted: bool,
 ) -> Fields:
-  """Returns the lines cut at the delimiter, each into `columns` fields.
+  """Returns the wanted ones of `width` columns; the header is left out.
 
-  `numbers` are the line numbers, for when `lines` are not all of the file.
+  `raw` is `without_blank_end`, and `readable` where it is `quoted`.
   """
-  data, start, stop, first, file = lines
-  if numbers is None:
-    numbers = np.arange(first, first + len(start))
+  wanted = sorted(set(wanted))
+  columns = _by_arrow(raw, delimiter, width, wanted, header, quoted)
+  if columns is not None:
+    count = len(columns[wanted[0]])
+    return Fields(columns, range(1 + header, 1 + header + count), file)
+  if quoted:
+    records, told = _records(raw, delimiter), ''
+  else:
+    records = ((k, line.split(delimiter)) for k, line in _lines(raw))
+    told = f' separated by {delimiter!r}'
+  records = _checked(itertools.islice(records, header, None), width, file, told)
+  return from_records(records, wanted, file, 'has a header but no ratings')
+
+
+def _by_arrow(
+  raw: bytes,
+  delimiter: str,
+  width: int,
+  wanted: Sequence[int],
+  header: bool,
+  quoted: bool,
+) -> dict[int, pa.ChunkedArray] | None:
+  """Returns the wanted columns, or None unless it is sure to cut as we do."""
   mark = delimiter.encode('utf-8')
-  cut = _find(data, mark, int(start[0])).astype(start.dtype)
-  per_line = columns - 1
-  regular = len(cut) == per_line * len(start)
-  if regular and per_line:
-    cut = cut.reshape(len(start), per_line)
-    regular = bool(((cut[:, 0] >= start) & (cut[:, -1] < stop)).all())
-  if not regular:
-    cut = cut.ravel()
-    count = np.searchsorted(cut, stop) - np.searchsorted(cut, start)
-    bad = int((count != per_line).argmax())
-    found = int(count[bad]) + 1
-    what = 'is blank' if start[bad] == stop[bad] else f'has {found} column(s)'
-    raise DataError(
-      f'{file}, line {numbers[bad]}: {what}, expected {columns} separated by '
-      f'{delimiter!r}'
+  begin = raw.find(b'\n') + 1 if header else 0
+  last = raw[max(raw.rfind(b'\n') + 1, begin) :]
+  if (
+    mark != mark[:1] * len(mark)
+    or (header and not begin)
+    or (quoted and raw.find(b'"', begin) >= 0)
+    or not last.replace(mark, b'').strip()
+    or raw.startswith((b'\xef\xbb\xbf', b'\n', b'\r\n'), begin)
+    or b'\n\n' in raw
+    or b'\n\r\n' in raw
+    or raw.count(b'\r') != raw.count(b'\r\n') + raw.endswith(b'\r')
+    or b'\0' in raw
+  ):
+    return None
+  # To Arrow '::' is two colons, and nothing in between.
+  step = len(mark)
+  names = list(map(str, range(step * (width - 1) + 1)))
+  gaps = [name for k, name in enumerate(names) if k % step]
+  used = [names[step * k] for k in wanted]
+  try:
+    table = pyarrow.csv.read_csv(
+      pa.BufferReader(pa.py_buffer(raw).slice(begin)),
+      read_options=pyarrow.csv.ReadOptions(
+        column_names=names, block_size=_BLOCK
+      ),
+      parse_options=pyarrow.csv.ParseOptions(
+        delimiter=mark[:1].decode(), quote_char=False, ignore_empty_lines=False
+      ),
+      convert_options=pyarrow.csv.ConvertOptions(
+        column_types=dict.fromkeys(used + gaps, pa.string()),
+        include_columns=used + gaps,
+      ),
     )
-  cut = cut.reshape(len(start), per_line).T
-  return Fields(
-    data,
-    np.vstack([start, cut + cut.dtype.type(len(mark))]),
-    np.vstack([cut, stop]),
-    numbers,
-    file,
+  except (pa.ArrowException, UnicodeError):
+    return None
+  if any(pc.max(pc.binary_length(table[gap])).as_py() for gap in gaps):
+    return None
+  return {k: table[name] for k, name in zip(wanted, used, strict=True)}
+
+
+def netflix(raw: bytes, file: str) -> Fields:
+  """Returns user, item, rating and date; the item is the 'movie:' line above.
+
+  `raw` is `without_blank_end`.
+  """
+
+  def records() -> Iterator[Record]:
+    movie = None
+    for number, line in _lines(raw):
+      if line.endswith(':') and ',' not in line:
+        movie = line[:-1]
+      elif movie is None:
+        raise DataError(
+          f"{file}, line {number}: a rating before any 'movie:' line: "
+          f'{line[:60]!r}'
+        )
+      else:
+        own = [(number, line.split(','))]
+        for _, fields in _checked(own, 3, file, " separated by ','"):
+          fields.insert(1, movie)
+          yield number, fields
+
+  return from_records(
+    records(), range(4), file, "has 'movie:' lines but no ratings"
   )
 
 
-def read_records(
-  raw: bytes, delimiter: str, file: str
-) -> tuple[list[list[str]], list[int]]:
-  """Returns (records, line of each) of text with quotes, by the csv module.
+def from_records(
+  records: Iterator[Record], wanted: Iterable[int], file: str, without: str
+) -> Fields:
+  """Returns the wanted fields of records, all of which have them.
+
+  Args:
+    records: of the file.
+    wanted: positions in a record.
+    file: which file.
+    without: what to say of a file without records.
+  """
+  parts = {k: [] for k in wanted}
+  lines = []
+  while batch := list(itertools.islice(records, -(-_BATCH // len(parts)))):
+    lines.append(np.array([number for number, _ in batch]))
+    for k, part in parts.items():
+      texts = [fields[k] for _, fields in batch]
+      part.append(pa.array(texts, pa.large_string()))
+  if not lines:
+    raise DataError(f'{file}: {without}')
+  columns = {k: pa.chunked_array(part) for k, part in parts.items()}
+  return Fields(columns, np.concatenate(lines), file)
+
+
+def readable(raw: bytes, delimiter: str, file: str) -> bytes:
+  """Returns text with quotes so that the csv module reads it.
 
   A quote in a quoted field is written twice or, where that cannot be read,
   after a backslash.
   """
-  records, lines, problem = _records(raw, delimiter)
-  if problem:
-    doubled = re.sub(rb'\\(["\\])', lambda m: m[1].replace(b'"', b'""'), raw)
-    records, lines, still = _records(doubled, delimiter)
-    if still:
+  end = raw.find(b'\n')
+  # Without quotes below the header nothing else can be wrong.
+  text = raw[:end] if raw.rfind(b'"') < end else raw
+  if problem := _problem(text, delimiter):
+    raw = re.sub(rb'\\(["\\])', lambda m: m[1].replace(b'"', b'""'), raw)
+    if _problem(raw, delimiter):
       raise DataError(f'{file}, {problem}')
-  while records and not ''.join(records[-1]).strip():
-    del records[-1], lines[-1]
-  if not records:
+  if not any(True for _ in _records(raw, delimiter)):
     raise DataError(f'{file}: holds only blank lines and empty quotes')
-  return records, lines
+  return raw
 
 
-def _records(
-  raw: bytes, delimiter: str
-) -> tuple[list[list[str]], list[int], str]:
-  """Returns (records, line of each, what is wrong in which line, or '')."""
-  records, lines, line = [], [], 1
-  text = io.StringIO(raw.decode('utf-8'), newline='')
+def first_record(raw: bytes, delimiter: str, quoted: bool) -> list[str]:
+  if quoted:
+    return next(_records(raw, delimiter))[1]
+  return first_line(raw).split(delimiter)
+
+
+def _problem(raw: bytes, delimiter: str) -> str:
+  """Returns what the csv module finds wrong in which line, '' if nothing."""
+  try:
+    for _ in _csv(raw, delimiter):
+      pass
+  except csv.Error as error:
+    return str(error)
+  return ''
+
+
+def _lines(raw: bytes) -> Iterator[tuple[int, str]]:
+  """Yields (number, text) of the lines, which end at LF or CR LF."""
+  for number, line in enumerate(io.BytesIO(raw), 1):
+    line = line.removesuffix(b'\n').removesuffix(b'\r')
+    yield number, line.decode('utf-8')
+
+
+def _csv(raw: bytes, delimiter: str) -> Iterator[Record]:
+  """Yields the records of the csv module, whose errors then name the line."""
+  text = io.TextIOWrapper(io.BytesIO(raw), 'utf-8', newline='')
   reader = csv.reader(text, delimiter=delimiter, strict=True)
+  line = 1
   try:
     for record in reader:
-      records.append(record)
-      lines.append(line)
+      yield line, record
       line = reader.line_num + 1
   except csv.Error as error:
-    return records, lines, f'line {line}: {error}'
-  return records, lines, ''
+    raise csv.Error(f'line {line}: {error}') from None
 
 
-def from_records(
-  records: list[list[str]], lines: list[int], columns: int, file: str
-) -> Fields:
-  """Returns the Fields of records that are already cut."""
-  for record, line in zip(records, lines, strict=True):
-    if len(record) != columns:
-      raise DataError(
-        f'{file}, line {line}: has {len(record)} column(s), expected {columns}'
-      )
-  parts = [field.encode('utf-8') for record in records for field in record]
-  data = np.frombuffer(b''.join(parts) + bytes(_PAD), np.uint8)
-  stop = np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)))
-  start = np.concatenate([np.zeros(1, np.int64), stop])[:-1]
-  shape = (len(records), columns)
-  return Fields(
-    data, start.reshape(shape).T, stop.reshape(shape).T, np.array(lines), file
-  )
+def _records(raw: bytes, delimiter: str) -> Iterator[Record]:
+  """Yields the records of text with quotes up to the last that is not blank."""
+  blank = []
+  for record in _csv(raw, delimiter):
+    blank.append(record)
+    if ''.join(record[1]).strip():
+      yield from blank
+      blank = []
+
+
+def _checked(
+  records: Iterable[Record], width: int, file: str, told: str
+) -> Iterator[Record]:
+  """Yields records that have `width` fields; `told` says what is in between."""
+  for number, fields in records:
+    if len(fields) != width:
+      blank = fields in ([], [''])
+      what = 'is blank' if blank else f'has {len(fields)} column(s)'
+      raise DataError(f'{file}, line {number}: {what}, expected {width}{told}')
+    yield number, fields
 
 
 def ids(
   fields: Fields, column: int, role: str
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns (sorted ids, int32 index) of a column, int64 if all canonical."""
-  start, stop = fields.start[column], fields.stop[column]
-  if (start == stop).any():
-    row = int((start == stop).argmax())
-    raise DataError(
-      f'{fields.where(row)}: empty {role} id; fill it in or remove the line'
-    )
-  numbers, canonical = integers(fields.data, start, stop)
-  if canonical.all():
-    return factorize_integers(numbers)
-  unique, index = _factorize_bytes(fields.data, start, stop, fields.file)
-  return finish(unique, index, role, fields.where)
+  return ids_of(fields.columns[column], role, fields.where, fields.file)
 
 
-def integers(
-  data: np.ndarray, start: np.ndarray, stop: np.ndarray
+def ids_of(
+  column: pa.ChunkedArray, role: str, where: Callable[[int], str], file: str
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns (int64 values, mask of those that are canonical int64)."""
-  length = stop - start
-  negative = data[start] == _MINUS
-  first = data[start + negative]
-  digits = length - negative
-  canonical = (digits > 0) & (digits <= _MAX_DIGITS)
-  # '0' is canonical, '-0' and '007' are not.
-  canonical &= (first != _ZERO) | (length == 1)
-  total = np.zeros(len(start), np.uint64)
-  position = start + negative
-  shortest, longest = int(digits.min()), int(digits.max())
-  for k in range(min(longest, _MAX_DIGITS)):
-    digit = data[position + k] - np.uint8(_ZERO)  # wraps above 9 if no digit
-    if k < shortest:  # every row has a digit here: no mask needed
-      canonical &= digit < 10
-      total = total * np.uint64(10) + digit
-    else:
-      inside = k < digits
-      canonical &= (digit < 10) | ~inside
-      total = np.where(inside, total * np.uint64(10) + digit, total)
-  canonical &= total <= np.uint64(np.iinfo(np.int64).max)
-  value = total.astype(np.int64)
-  return np.where(negative, -value, value), canonical
+  """Returns (sorted ids, int32 index) of text, int64 if all canonical."""
+  texts, index = _distinct(column)
+  if (numbers := _integers(pa.chunked_array([texts]))) is not None:
+    unique, place = factorize_integers(numbers)
+    return unique, place[index]
+  first = lambda k: where(int((index == k).argmax()))
+  if (empty := texts.index('').as_py()) >= 0:
+    raise DataError(
+      f'{first(empty)}: empty {role} id; fill it in or remove the line'
+    )
+  known = texts.to_pylist()
+  check_lengths(max(map(len, known)), len(known), file)
+  unique, place = factorize(np.array(known), role, first)
+  return unique, place[index]
+
+
+def _distinct(column: pa.ChunkedArray) -> tuple[pa.Array, np.ndarray]:
+  """Returns (texts in the order in which they first occur, int32 index)."""
+  parts = column.dictionary_encode().chunks
+  return parts[-1].dictionary, _numpy([part.indices for part in parts])
+
+
+def _numpy(parts: Sequence[pa.Array]) -> np.ndarray:
+  # Unlike to_numpy it does not import pandas, which takes as long as 1M lines.
+  return np.concatenate([np.from_dlpack(part) for part in parts])
+
+
+def _integers(texts: pa.ChunkedArray) -> np.ndarray | None:
+  """Returns int64 if each prints back the same ('7', not '007'), else None."""
+  try:
+    numbers = texts.cast(pa.int64())
+  except pa.ArrowInvalid:
+    return None
+  same = numbers.cast(texts.type).equals(texts)
+  return _numpy(numbers.chunks) if same else None
+
+
+def only_first_is_text(fields: Fields, column: int) -> bool:
+  """Returns whether all fields but the first one are integers."""
+  texts, index = _distinct(fields.columns[column])
+  whole = lambda part: _integers(pa.chunked_array([part])) is not None
+  once = len(texts) > 1 and bool(index[1:].all())
+  return once and not whole(texts[:1]) and whole(texts[1:])
 
 
 def numbers(fields: Fields, column: int, role: str) -> np.ndarray:
   """Returns a column as int64 if every field is an integer, else float64."""
-  data, (start, stop) = fields.data, _strip(fields, column)
-  whole, canonical = integers(data, start, stop)
-  if canonical.all():
+  texts = _stripped(fields, column)
+  if (whole := _integers(texts)) is not None:
     return whole
-  length = stop - start
-  bad = (length == 0) | (length > _WIDE)
-  if not bad.any():
-    matrix = _matrix(data, start, stop)
-    bad = ~(_NUMERIC[matrix] | (matrix == 0)).all(axis=1)
-    if not bad.any():
-      try:
-        return _as_bytes(matrix).astype(np.float64)
-      except ValueError:  # such as '1-2'
-        bad = np.array([not _is_float(token) for token in _as_bytes(matrix)])
-  row = int(bad.argmax())
-  token = fields.text(column, row).strip()
-  if not token:
-    problem = f'the {role} is empty; fill it in or remove the line'
-  elif token.strip('+-').lower() in ('nan', 'inf', 'infinity'):
-    problem = f'{role} {token!r} is not a finite number; remove or correct it'
-  else:
-    problem = f'{role} {token[:40]!r} is not a number; correct it'
-  raise DataError(f'{fields.where(row)}: {problem}')
+  try:
+    value = _numpy(texts.cast(pa.float64()).chunks)
+    if np.isfinite(value).all():
+      return value
+  except pa.ArrowInvalid:
+    pass
+  known, index = _distinct(texts)  # Arrow does not take +5
+  value = np.empty(len(known))
+  for k, token in enumerate(known.to_pylist()):
+    number = _float(token)
+    if number is None:
+      row = int((index == k).argmax())
+      problem = _problem_of(token, role)
+      raise DataError(f'{fields.where(row)}: {problem}')
+    value[k] = number
+  return value[index]
+
+
+def _problem_of(token: str, role: str) -> str:
+  """Returns what is wrong with a number."""
+  if not token.strip():
+    return f'the {role} is empty; fill it in or remove the line'
+  token = token.strip()
+  if token.strip('+-').lower() in ('nan', 'inf', 'infinity'):
+    return f'{role} {token!r} is not a finite number; remove or correct it'
+  return f'{role} {token[:40]!r} is not a number; correct it'
 
 
 def timestamps(fields: Fields, column: int) -> np.ndarray:
@@ -293,31 +399,28 @@ def timestamps(fields: Fields, column: int) -> np.ndarray:
   try:
     return numbers(fields, column, 'timestamp')
   except DataError:
-    start, stop = _strip(fields, column)
-    if int((stop - start).max()) > _WIDE:
-      raise
-    matrix = _matrix(fields.data, start, stop)
-    try:
-      dates = _as_bytes(matrix).astype('M8[s]')
-    except ValueError:
-      dates = None
+    known, index = _distinct(_stripped(fields, column))
+    texts = known.to_pylist()
     # NumPy takes a bare '4' for the year 4.
-    if dates is None or (matrix[:, 4] != _MINUS).any() or np.isnat(dates).any():
-      raise _bad_date(fields, column) from None
-    return dates.astype(np.int64)
+    if all(text[4:5] == '-' and len(text) <= _WIDE for text in texts):
+      with contextlib.suppress(ValueError):
+        dates = np.array(texts).astype('M8[s]')
+        if not np.isnat(dates).any():
+          return dates.astype(np.int64)[index]
+    raise _bad_date(fields, texts, index) from None
 
 
-def _bad_date(fields: Fields, column: int) -> DataError:
+def _bad_date(fields: Fields, texts: list[str], index: np.ndarray) -> DataError:
   """Returns the error for the first field that is no number and no date."""
-  for row in range(len(fields.line)):
-    token = fields.text(column, row).strip()
+  for k, token in enumerate(texts):
     try:
       good = not np.isnat(np.datetime64(token, 's'))
     except ValueError:
-      good = _is_float(token)
+      good = _float(token) is not None
     if not good:
+      row = int((index == k).argmax())
       return DataError(
-        f'{fields.where(row)}: timestamp {token!r} is neither a number of '
+        f'{fields.where(row)}: timestamp {token[:40]!r} is neither a number of '
         'seconds nor a date such as 2005-09-06'
       )
   return DataError(f'{fields.file}: timestamps mix numbers and dates')
@@ -325,80 +428,18 @@ def _bad_date(fields: Fields, column: int) -> DataError:
 
 def equal(fields: Fields, column: int, text: str) -> np.ndarray:
   """Returns [N], whether a field is `text`, spaces around it aside."""
-  start, stop = _strip(fields, column)
-  mark = text.encode('utf-8')
-  same = stop - start == len(mark)
-  for k, byte in enumerate(mark):
-    same[same] = fields.data[start[same] + k] == byte
-  return same
+  same = pc.equal(_stripped(fields, column), text).cast(pa.uint8())
+  return _numpy(same.chunks).astype(bool)
 
 
-def _is_float(token: str | bytes) -> bool:
+def _float(token: str) -> float | None:
+  if not _NUMERIC.fullmatch(token):
+    return None
   try:
-    float(token)
-  except ValueError:
-    return False
-  return True
+    return float(token)
+  except ValueError:  # such as '1-2'
+    return None
 
 
-def _strip(fields: Fields, column: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns (start, stop) of a column without the spaces around its fields."""
-  data, start, stop = fields.data, fields.start[column], fields.stop[column]
-  while (space := (start < stop) & (data[start] == _SPACE)).any():
-    start = start + space
-  while (space := (start < stop) & (data[stop - 1] == _SPACE)).any():
-    stop = stop - space
-  return start, stop
-
-
-def _matrix(
-  data: np.ndarray, start: np.ndarray, stop: np.ndarray
-) -> np.ndarray:
-  """Returns the fields as [N, W] bytes, zero after the end of each."""
-  length = stop - start
-  width = -(-int(length.max(initial=1)) // 8) * 8
-  matrix = np.zeros((len(start), width), np.uint8)
-  for k in range(int(length.max(initial=0))):
-    matrix[:, k] = np.where(k < length, data[start + k], 0)
-  return matrix
-
-
-def _as_bytes(matrix: np.ndarray) -> np.ndarray:
-  return matrix.view(f'S{matrix.shape[1]}')[:, 0]
-
-
-def _factorize_bytes(
-  data: np.ndarray, start: np.ndarray, stop: np.ndarray, file: str
-) -> tuple[np.ndarray, np.ndarray]:
-  """Returns (sorted unique strings, index), eight bytes at a time."""
-  if int((stop - start).max()) > _WIDE:
-    raw, ends = data.tobytes(), stop.tolist()
-    tokens = [raw[a:b] for a, b in zip(start.tolist(), ends, strict=True)]
-    unique = sorted(set(tokens))
-    place = {token: k for k, token in enumerate(unique)}
-    index = np.array([place[token] for token in tokens])
-    check_lengths(int((stop - start).max()), len(unique), file)
-    return np.array([token.decode('utf-8') for token in unique]), index
-  matrix = _matrix(data, start, stop)
-  # UTF-8 sorts like its code points and big-endian words like their bytes.
-  words = matrix.view('>u8').astype(np.uint64)
-  code, row = np.zeros(len(words), np.int64), np.zeros(1, np.int64)
-  for word in words.T:
-    values, place = np.unique(word, return_inverse=True)
-    _, row, code = np.unique(
-      code * len(values) + place, return_index=True, return_inverse=True
-    )
-  return np.char.decode(_as_bytes(matrix)[row], 'utf-8'), code
-
-
-def _find(data: np.ndarray, mark: bytes, begin: int) -> np.ndarray:
-  """Returns where the mark starts, from `begin`, without overlaps."""
-  data = data[begin:]
-  if len(mark) == 1:
-    return np.flatnonzero(data == mark[0]) + begin
-  found = np.flatnonzero((data[:-1] == mark[0]) & (data[1:] == mark[1]))
-  if (np.diff(found) == 1).any():  # ':::' is one mark and a colon
-    place = np.arange(len(found))
-    new = np.concatenate([[True], np.diff(found) != 1])
-    found = found[(place - np.maximum.accumulate(new * place)) % 2 == 0]
-  return found + begin
+def _stripped(fields: Fields, column: int) -> pa.ChunkedArray:
+  return pc.utf8_trim(fields.columns[column], characters=' ')

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dpmf_jax.files import atomic
 from dpmf_jax.ratings.ids import DataError
@@ -66,7 +68,7 @@ def check_suffix(path: pathlib.Path) -> None:
 def _write(columns, path: pathlib.Path, format: str) -> pathlib.Path:
   with atomic(path) as partial:
     if format == 'parquet':
-      _write_parquet(columns, partial, path)
+      _write_parquet(columns, partial)
     else:
       _write_text(columns, partial, format)
   return path
@@ -118,15 +120,7 @@ def _check_plain(ids: np.ndarray, path: pathlib.Path) -> None:
         )
 
 
-def _write_parquet(columns, path: pathlib.Path, wanted: pathlib.Path) -> None:
-  try:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-  except ImportError as error:
-    raise DataError(
-      f'{wanted}: writing Parquet needs pyarrow: pip install '
-      "'dpmf_jax[parquet]', or write csv"
-    ) from error
+def _write_parquet(columns, path: pathlib.Path) -> None:
   arrays = {
     name: pa.array(column.tolist() if _is_text(column) else column)
     for name, column in columns.items()

@@ -14,11 +14,14 @@ import numpy as np
 from tqdm import tqdm
 
 from dpmf_jax.evaluation import metrics, popular, ranking
+from dpmf_jax.ratings.priors import Matched
 from dpmf_jax.ratings.specification import AskedEpsilons, summary
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.runs.choosing import Chosen
 from dpmf_jax.runs.recording import Recorder
+from dpmf_jax.systems.public import public_columns_used
+from dpmf_jax.types import Release
 
 # The length of lists, where none is asked for.
 _LISTED = 10
@@ -53,6 +56,16 @@ def facts(
       num_ratings=len(train),
     )
   return found
+
+
+def matched(public: Matched, train: Ratings, model: Release) -> dict[str, Any]:
+  """How much public ratings have to do with those that were trained on."""
+  return {
+    'items': float(np.mean(public.place >= 0)),
+    'ratings': float(np.mean(public.place[train.item] >= 0)),
+    'by': public.by,
+    'used': public_columns_used(model, public),
+  }
 
 
 def accuracy(

@@ -23,7 +23,8 @@ class Recorder:
   curator only.
 
   Attributes:
-    curve: step, RMSE and seconds of each report.
+    curve: step, RMSE and seconds of each report, and the round where it is the
+      end of one.
     model: both sides, as of the last report.
   """
 
@@ -38,8 +39,10 @@ class Recorder:
     scale: tuple[float, float],
     *,
     task: Task = 'rating',
+    rounds: Callable[[int], int | None] = lambda steps: steps,
   ):
     self.curve = []
+    self._rounds = rounds
     self._began = time.monotonic()
     self._system, self._data, self._scale = system, data, scale
     self._rows = {}
@@ -62,7 +65,11 @@ class Recorder:
         f'step {report.step}; use a smaller step_size'
       )
     seconds = round(time.monotonic() - self._began, 3)
-    self.curve.append({'step': report.step, **errors, 'seconds': seconds})
+    done = self._rounds(report.step)
+    number = {} if done is None else {'round': done}
+    self.curve.append(
+      {'step': report.step, **number, **errors, 'seconds': seconds}
+    )
     self.model = model
 
 

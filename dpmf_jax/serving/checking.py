@@ -13,7 +13,8 @@ import numpy as np
 
 from dpmf_jax.ratings.ids import id_array
 
-# U users, I items, D columns and N ratings. What else is there is not read.
+_AXES = {'U': 'users', 'I': 'items', 'D': 'columns', 'N': 'ratings'}
+# By letters of axes. What else is there is not read.
 _SHAPES = {
   'factors/user': 'UD',
   'factors/item': 'ID',
@@ -96,12 +97,14 @@ def _check_shapes(
     if name not in leaves:
       continue
     shape = leaves[name].shape
+    if name == 'fit/weight' and len(shape) == 2:
+      letters = 'ID'  # one for each column
     wanted = [sizes.get(letter) for letter in letters]
     fits = len(shape) == len(wanted) and all(
       want in (None, size) for want, size in zip(wanted, shape, strict=False)
     )
     if not fits:
-      said = ', '.join('any' if size is None else str(size) for size in wanted)
+      said = ', '.join(str(sizes.get(each, _AXES[each])) for each in letters)
       raise ValueError(
         f'{path}, leaf {name}: has shape {list(shape)}, not [{said}]'
       )

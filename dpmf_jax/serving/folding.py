@@ -168,9 +168,13 @@ def fit_of_new_users(model: Model, fit: Fit | Sum | None = None) -> Fit | Sum:
 def _check_fit(item_factors: np.ndarray, fit: Fit | Sum) -> None:
   """Returns nothing; ValueError where nobody can be fitted to the items."""
   length, width = item_factors.shape
-  shapes = {'prior': (width,), 'ridge': (width,), 'weight': (length,)}
+  shapes = {
+    'prior': [(width,)],
+    'ridge': [(width,)],
+    'weight': [(length,), (length, width)],
+  }
   for name, given in fit._asdict().items():
-    if np.shape(given) != shapes.get(name, np.shape(given)):
+    if np.shape(given) not in shapes.get(name, [np.shape(given)]):
       raise ValueError(
         f'{name} of the fit has shape {np.shape(given)}, items have '
         f'{width} columns'

@@ -32,7 +32,7 @@ _HALF_NUMBER = 4.0
 # deviations of a user's scores in that. Chosen on MovieLens-100K, too.
 _QUARTER = 0.5
 # Of systems that always have them.
-_BIASES = {'power_mf': (0, 1), 'dpals': (-2, -1)}
+_BIASES = {'power_mf': (0, 1), 'dpals': (-3, -2, -1), 'moments': (-2, -1)}
 ONE_ORDER = (
   'this model has a single number for each item (rank 0, or factors that are '
   'all zero): all users get the same list, or nearly, but for what they rated'
@@ -177,9 +177,9 @@ def load_model(folder: str | Path) -> Model:
   """The model in `folder`; ValueError names what is missing or broken.
 
   The certificate may be missing where there is no private/: the scale is in
-  ids.json, too.
+  ids.json, too. One that is there is checked (`certificates.read`).
   """
-  folder = Path(folder)
+  folder = files.checked_path(folder, 'folder')
   needed = ['model.safetensors', 'ids.json']
   if (folder / 'private').is_dir():
     needed.append('certificate.json')  # it is written when a run is finished
@@ -195,8 +195,7 @@ def load_model(folder: str | Path) -> Model:
     ids |= files.read_json(folder / USERS)
   ids = checked_ids(ids, folder / 'ids.json')
   proof = folder / 'certificate.json'
-  certificate = files.read_json(proof) if proof.is_file() else {}
-  certificates.check_files(folder, certificate)
+  certificate = certificates.read(proof) if proof.is_file() else {}
   leaves = released
   secret = folder / 'private' / 'unreleased.safetensors'
   if secret.is_file():
@@ -252,16 +251,20 @@ def _released_fit(released: dict[str, np.ndarray]) -> Fit | Sum | None:
 
 
 def bias_columns(certificate) -> tuple[int, ...]:
-  """Those that hold items' means and what meets users' biases."""
+  """Those of items' means and popularity, and what meets users' biases."""
   system = certificate.get('system')
   if system == 'gaussian_mf':
-    init = _parameters(certificate).get('init')
+    init = certificate.get('parameters', {}).get('init')
     return (0, 1) if init == 'bias' else ()
+  found = certificate.get('parameters', {})
+  if system == 'power_mf' and 'public_ratings' in found:
+    first = -2 - found['rank']  # what is public stands before its own columns
+    return first, first + 1
   return _BIASES.get(str(system), ())
 
 
 def _scale(ids, certificate, folder: Path) -> tuple[float, float]:
-  scale = ids.get('scale') or _parameters(certificate).get('scale')
+  scale = ids.get('scale') or certificate.get('parameters', {}).get('scale')
   if scale is None:
     raise ValueError(
       f'neither ids.json nor certificate.json in {folder} has the scale of '
@@ -271,11 +274,6 @@ def _scale(ids, certificate, folder: Path) -> tuple[float, float]:
     return check_scale(scale)
   except ValueError as error:
     raise ValueError(f'{folder}: {error}') from None
-
-
-def _parameters(certificate) -> dict[str, Any]:
-  found = certificate.get('parameters')
-  return found if isinstance(found, dict) else {}
 
 
 def _load_seen(path: Path, shape) -> scipy.sparse.csr_array | None:
@@ -584,6 +582,8 @@ def similar_items(
   fixed[list(model.bias_columns)] = True
   if isinstance(model.fit, Sum):
     fixed[0] = True  # popularity
+  elif model.fit is not None:
+    fixed |= np.isinf(np.asarray(model.fit.ridge))  # as all users have them
   vectors = model.item_factors[:, ~fixed].astype(np.float64)
   if vectors.shape[1] < 2:
     raise ValueError(

@@ -22,7 +22,10 @@ const chosen = new Map(); // item -> rating, in the order of choosing
 
 // What each item adds to a user's row that is a sum: types.Sum.
 function summed(own) {
-  return own.map(([i]) => vectors[i].map((q) => model.counted * weight[i] * q));
+  // One weight for an item, or one for each of its columns.
+  const wide = weight.length / names.length;
+  return own.map(([i]) => vectors[i].map((q, c) =>
+    model.counted * weight[i * wide + (c % wide)] * q));
 }
 
 // And to one that is a ridge regression, types.Fit: with s = 1 / sqrt(ridge)

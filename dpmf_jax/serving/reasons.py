@@ -47,7 +47,7 @@ def own_parts(
   prior = np.asarray(fit.prior, np.float64)
   if isinstance(fit, Sum):
     weight = np.asarray(fit.weight, np.float64)[own]
-    added = mine * (value * weight)[:, None]
+    added = mine * value[:, None] * weight.reshape(len(own), -1)
   else:
     added = _regressed(mine, value - offset - mine @ prior, fit)
   total = prior + added.sum(axis=0)

@@ -36,6 +36,13 @@ def register(spec: Spec, factory: Callable[..., System]) -> None:
   Privacy: what the plan calls proved is 'stated' wherever it is shown, and
   goes into no ledger: nobody but its author answers for it.
   """
+  if not isinstance(spec, Spec):
+    raise ValueError(
+      f'spec of type {type(spec).__name__} must be a Spec; dpmf_jax/plans has '
+      'examples'
+    )
+  if not callable(factory):
+    raise ValueError(f'factory={factory!r} must be a function of a config')
   plans.add(spec)
   _REGISTERED[spec.name] = factory
 

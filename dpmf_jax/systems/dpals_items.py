@@ -36,6 +36,9 @@ MAX_NORM = 2.0  # of a vector
 MAX_MEAN = 3.0
 # Part of the mean count that is added before weights are computed.
 _MIN_COUNT = 0.3
+_LEAST_SIZE = 0.05
+# Added to counts before their logarithm is taken.
+_FEW = 0.3
 
 
 class Sums(NamedTuple):
@@ -43,7 +46,8 @@ class Sums(NamedTuple):
 
   precision: jax.Array  # [I] of a coordinate
   counts: jax.Array  # [I]
-  residual: jax.Array  # [I]
+  residual: jax.Array  # [I] of what `reference` leaves of ratings
+  reference: jax.Array  # [I] means that residuals were taken from
   vector: jax.Array  # [I, D], a mean and no sum
   vector_variance: jax.Array  # [I]
 
@@ -55,6 +59,7 @@ class Items(NamedTuple):
   counts: jax.Array  # [I] sums of weights
   weight: jax.Array  # [I] for the next sweep
   vector: jax.Array  # [I, D]
+  size: jax.Array  # [D] of users' coordinates, against one another
   sums: Sums
 
 
@@ -65,8 +70,8 @@ def start(
   zero = jnp.zeros(num_items)
   vector = _SCALE * jax.random.normal(key, (num_items, rank)) * quarter
   vector = clip_rows(vector, MAX_NORM * quarter)
-  sums = Sums(zero, zero, zero, jnp.zeros((num_items, rank)), zero)
-  return Items(zero, zero, zero + 1.0, vector, sums)
+  sums = Sums(zero, zero, zero, zero, jnp.zeros((num_items, rank)), zero)
+  return Items(zero, zero, zero + 1.0, vector, jnp.ones(rank), sums)
 
 
 def updated(
@@ -83,43 +88,86 @@ def updated(
 ) -> Items:
   """Items after a sweep that released `noisy` [I, 2 + D] with noise `std`.
 
-  The settings are those of the config, in units of ratings, not of quarters.
+  The settings are those of the sweep, in units of ratings, not of quarters;
+  a vector_share of 0 is a sweep of means alone, which leaves vectors as they
+  are.
   """
   noisy = jnp.where(jnp.isfinite(noisy), noisy, 0.0) / items.weight[:, None]
   variance = jnp.square(std / items.weight)  # [I]
   sums, precision = items.sums, 1.0 / variance
-  # Labels were taken from the mean so far, which is put back.
-  residual = noisy[:, 1] + items.counts * items.mean
   sums = sums._replace(
     precision=sums.precision + precision,
     counts=sums.counts + precision * noisy[:, 0] / count_scale,
-    residual=sums.residual + precision * residual,
+    residual=sums.residual + precision * noisy[:, 1],
+    reference=sums.reference + precision * items.mean,
   )
   error = jnp.sqrt(1.0 / sums.precision)
   count = positive_counts(sums.counts / sums.precision, error / count_scale)
   rating = _RATING * jnp.minimum(1.0, contribution / (quarter * _TYPICAL))
+  # Residuals are count * (mean - reference) with the true count in all sweeps,
+  # so the reference is put back once, with the best estimate of it.
   mean = shrunk_means(
-    sums.residual / sums.precision,
+    (sums.residual + count * sums.reference) / sums.precision,
     count,
     jnp.square(error) + count * rating * jnp.square(quarter),
     _SPREAD * jnp.square(quarter),
   )
   mean = jnp.clip(mean, -MAX_MEAN * quarter, MAX_MEAN * quarter)
-  vector, rank = items.vector, items.vector.shape[1]
-  if rank:
-    sums = _with_vectors(sums, noisy[:, 2:], variance, memory)
+  vector, size = items.vector, items.size
+  if rank := vector.shape[1]:
+    more = _with_vectors(sums, noisy[:, 2:], variance, memory)
     spread = rating * jnp.square(vector_share * quarter) / rank
-    vector = scaled_vectors(
-      sums.vector,
+    found, sizes = scaled_vectors(
+      more.vector,
       count,
-      sums.vector_variance + count * spread,
+      more.vector_variance + count * spread,
       _SCALE * quarter,
     )
-    vector = clip_rows(vector, MAX_NORM * quarter)
+    found = clip_rows(found, MAX_NORM * quarter)
+    # Sweeps of means alone have noise and nothing else in sums of vectors.
+    there = vector_share > 0
+    sums = jax.tree.map(lambda a, b: jnp.where(there, a, b), more, sums)
+    vector = jnp.where(there, found, vector)
+    size = jnp.where(there, sizes, size)
   weight = (count / jnp.mean(count) + _MIN_COUNT) ** -adaptivity
   typical = jnp.sum(count * jnp.square(weight)) / jnp.sum(count)
   weight = jnp.minimum(weight / jnp.sqrt(typical), MAX_ITEM_WEIGHT)
-  return Items(mean, count, weight, vector, sums)
+  return Items(mean, count, weight, vector, size, sums)
+
+
+class Totals(NamedTuple):
+  """Noisy sums of items: total = count * mean + errors, less the center."""
+
+  count: jax.Array  # [I] sums of weights, estimated
+  total: jax.Array  # [I]
+  noise: jax.Array  # [I] variance of what was added to the total
+
+
+def totals(items: Items) -> Totals:
+  """What all sweeps together released of items' means, in ratings.
+
+  Privacy: of noisy sums alone.
+  """
+  count, sums = items.counts, items.sums
+  precision = jnp.maximum(sums.precision, 1e-30)  # 0 before the first
+  total = (sums.residual + count * sums.reference) / precision
+  return Totals(count, total, 1 / precision)
+
+
+def common_mean(items: Items) -> jax.Array:
+  """[] the mean of all ratings, less the center."""
+  return _mean_over_ratings(items.mean, items.counts)
+
+
+def popularity(items: Items) -> jax.Array:
+  """[I] logarithms of counts, less their mean over ratings."""
+  size = jnp.log(items.counts + _FEW)
+  return size - _mean_over_ratings(size, items.counts)
+
+
+def _mean_over_ratings(values: jax.Array, counts: jax.Array) -> jax.Array:
+  """[] of `values` [I]; before any sweep counts are 0."""
+  return jnp.sum(values * counts) / jnp.maximum(jnp.sum(counts), 1e-6)
 
 
 def positive_counts(noisy: jax.Array, error: jax.Array) -> jax.Array:
@@ -171,12 +219,14 @@ def _with_vectors(
 
 def scaled_vectors(
   sums: jax.Array, count: jax.Array, variance: jax.Array, scale: jax.Array
-) -> jax.Array:
+) -> tuple[jax.Array, jax.Array]:
   """Vectors [I, D], shrunk by what is known of their errors, of one `scale`.
 
   `sums` = count * vector + errors of `variance` [I] in each coordinate. The
   covariance of vectors is estimated by moments. The result has uncorrelated
-  columns, whose mean squares over ratings are scale^2.
+  columns, whose mean squares over ratings are scale^2. What they are scaled
+  from are vectors times the variances of users' coordinates: [D] root mean
+  squares of these against their mean are returned, too.
   """
   rank = sums.shape[1]
   moment = (sums / variance[:, None]).T @ sums - len(sums) * jnp.eye(rank)
@@ -188,8 +238,9 @@ def scaled_vectors(
   vector = (sums @ basis) * gain
   cover = (vector * count[:, None]).T @ vector / jnp.sum(count)
   size, basis = eigen(cover)
-  scale = scale * jax.lax.rsqrt(jnp.maximum(size, 1e-12))
-  return vector @ basis * scale[None]
+  size = jnp.sqrt(jnp.maximum(size, 1e-12))
+  vector = vector @ basis * (scale / size)[None]
+  return vector, jnp.maximum(size / jnp.mean(size), _LEAST_SIZE)
 
 
 def _rotation(matrix: jax.Array) -> jax.Array:

@@ -53,6 +53,15 @@ from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Fit, Release, System
 
 
+class Pair(NamedTuple):
+  """Noisy counts and sums of rows, in quarters, and variances of the noise."""
+
+  count: jax.Array  # [R]
+  total: jax.Array  # [R]
+  count_variance: jax.Array  # []
+  total_variance: jax.Array  # []
+
+
 class Sums(NamedTuple):
   """Noisy sums of items that several steps have asked for."""
 
@@ -71,7 +80,7 @@ class State(NamedTuple):
   # Of items, where these are asked for instead of factors.
   counted: Sums  # ratings
   left: Sums  # what the means leave of them, clipped
-  pair: dict[str, jax.Array]  # what `item` is made of
+  pair: Pair  # what `item` is made of, from the middle of the scale
   done: jax.Array  # int32, steps so far
   hyper: Any  # `traced`
 
@@ -92,7 +101,7 @@ def _label(rows: Rows, state: State, column_mean, row_mean=None) -> jax.Array:
 
 
 def noisy_pair(key, state: State, rows: Rows, others: int, label, how):
-  """Noisy counts and sums [R] of rows, and variances, for `shrunk_means`.
+  """Noisy counts and sums of rows, a `Pair` for `shrunk_means`.
 
   Privacy: `normal.lattice_equations` with factors that are all 1 has exact
   sums; one rating moves (count_scale * count, sum) of its row by at most
@@ -120,12 +129,7 @@ def noisy_pair(key, state: State, rows: Rows, others: int, label, how):
   total = of_total.add(counts.vector[:, 0], column(1))
   # Of a coordinate of L2-Laplace noise in two dimensions, or of Gaussian.
   variance = jnp.square(of_total.std) * (3.0 if pure else 1.0)
-  return {
-    'count': count,
-    'total': total,
-    'count_variance': variance / jnp.square(hyper.count_scale),
-    'total_variance': variance,
-  }
+  return Pair(count, total, variance / jnp.square(hyper.count_scale), variance)
 
 
 def noisy_sums(key, state: State, rows: Rows, label, own, other):
@@ -190,7 +194,7 @@ def _item_means(key, state: State, data: Data, how) -> State:
   rows, users = data.by_item, data.by_user.num_rows
   label = _label(rows, state, None)
   pair = noisy_pair(key, state, rows, users, label, how)
-  item = shrunk_means(**pair, most=users)
+  item = shrunk_means(**pair._asdict(), most=users)
   return state._replace(item=item, known=item, pair=pair)
 
 
@@ -198,7 +202,7 @@ def _user_biases(key, state: State, data: Data, how) -> State:
   rows, items = data.by_user, data.by_item.num_rows
   label = _label(rows, state, state.item.mean)
   pair = noisy_pair(key, state, rows, items, label, how)
-  return state._replace(user=shrunk_means(**pair, most=items))
+  return state._replace(user=shrunk_means(**pair._asdict(), most=items))
 
 
 def _user_factors(key, state: State, data: Data) -> State:
@@ -252,11 +256,11 @@ def _known_items(state: State) -> Means:
   """
   hyper, (total, precision) = state.hyper, state.left
   users, pair, counted = len(state.factors.user), state.pair, state.counted
-  known = 1 / pair['count_variance']
+  known = 1 / pair.count_variance
   every = known + counted.precision
-  count = (known * pair['count'] + counted.total) / every
-  again = {'count': count, 'count_variance': 1 / every}
-  item = shrunk_means(**{**pair, **again}, most=users)
+  count = (known * pair.count + counted.total) / every
+  pair = pair._replace(count=count, count_variance=1 / every)
+  item = shrunk_means(**pair._asdict(), most=users)
   bound = hyper.residual_bound / jnp.sqrt(2 * hyper.error_variance)
   free = jax.scipy.special.erf(bound)  # of normal residuals
   error = hyper.error_variance * (
@@ -403,12 +407,7 @@ def power_mf(config: PowerMFConfig) -> System:
       prior=jnp.zeros((config.rank, config.rank)),
       counted=Sums(jnp.zeros(items), zero),
       left=Sums(jnp.zeros(items), zero),
-      pair={
-        'count': jnp.zeros(items),
-        'total': jnp.zeros(items),
-        'count_variance': zero + 1,
-        'total_variance': zero + 1,
-      },
+      pair=Pair(*jnp.zeros((2, items)), *jnp.ones(2)),
       done=jnp.int32(0),
       hyper=hyper,
     )

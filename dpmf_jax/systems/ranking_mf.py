@@ -62,11 +62,11 @@ _ROW_QUANTILE = 0.5
 # weight that it could have; all of it is this, where popularity weighs 1.
 _HALF_WEIGHT = 1.0, 0.02
 _MOST_WEIGHT = 1.25
-# Of the strongest factor, its correlation with popularity, both squared, up to
-# which factors have all of their weight, and from which on they have none; and
-# the part of the items it is made of, from which on and up to which the same
-# holds. The better of both counts; see `_told_apart`.
-_ALIKE, _SPREAD = (0.6, 0.7), (0.2, 0.3)
+# Of the strongest factor, its correlation with popularity, both squared, from
+# which on factors have no weight, and up to which they have all of it; the part
+# of the items it is made of, up to which and from which on the same holds; and
+# that part over the part that popularity is made of. See `_told_apart`.
+_ALIKE, _SPREAD, _AS_POPULAR = (0.7, 0.62), (0.05, 0.15), (0.75, 0.95)
 # Popularity in the row of a user without interactions.
 _COLD = 1e-3
 
@@ -291,19 +291,22 @@ def _told_apart(known: Known) -> jax.Array:
 
   Each interaction also goes with itself. Where users choose items one by one,
   without regard to the others, that is all there is: the strongest factor is
-  then made of a few of the most popular items, and lists are best made by
-  popularity.
+  then made of the most popular items, and of few of them, and lists are best
+  made by popularity. If it is made of as many items as popularity is, there
+  are groups of users who like parts of what is popular.
   """
   kept = known.scale > 0
   strongest = known.vector[:, jnp.argmax(known.strength)]
   squares = jnp.square(jnp.stack([strongest, known.direction]))
   mean = jnp.mean(squares, axis=1, where=kept, keepdims=True)
-  spread = mean[0, 0] ** 2 / jnp.mean(jnp.square(squares[0]), where=kept)
+  fourth = jnp.mean(jnp.square(squares), axis=1, where=kept)
+  spread = jnp.square(mean[:, 0]) / jnp.maximum(fourth, 1e-20)
   apart = jnp.where(kept, squares - mean, 0.0)
   norms = jnp.linalg.norm(apart, axis=1)
   alike = jnp.dot(*apart) / jnp.maximum(norms[0] * norms[1], 1e-20)
   part = lambda x, none, all_: jnp.clip((x - none) / (all_ - none), 0.0, 1.0)
-  return jnp.maximum(part(alike, *_ALIKE[::-1]), part(spread, *_SPREAD))
+  groups = part(spread[0] / jnp.maximum(spread[1], 1e-20), *_AS_POPULAR)
+  return jnp.maximum(part(alike, *_ALIKE) * part(spread[0], *_SPREAD), groups)
 
 
 def _model(state: State, data: Data) -> Release:

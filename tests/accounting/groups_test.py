@@ -31,8 +31,8 @@ plain = functools.partial(stated.guarantee, relation='add_remove')
 
 
 def test_ten_ratings_at_epsilon_2():
-  # As docs/privacy.md has it. From (epsilon, delta) alone nothing follows:
-  # epsilon 20 with a delta above 1, where the exact one is 0.8%.
+  # As docs/privacy/sharp_edges.md has it. From (epsilon, delta) alone nothing
+  # follows: epsilon 20 with a delta above 1, where the exact one is 0.8%.
   epsilon, delta = groups.group(sound('gaussian_mf'), DELTA, 10)
   assert (round(epsilon, 1), delta) == (30.7, DELTA)
   assert groups.of_any(2.0, DELTA, 10) == (20.0, 1.0)
@@ -152,6 +152,7 @@ def test_tails_of_groups_are_above_any_way_to_move_the_draws():
     ('gaussian_mf', {}),
     ('power_mf', {}),
     ('dpals', {}),
+    ('moments', {}),
     ('local_mf', {'unit': 'user'}),
     ('objective_pmf', {'feature_share': 0.4}),
   ],

@@ -135,7 +135,7 @@ def test_a_refusal_has_the_arithmetic_and_writes_nothing(path):
     f'2 releases of epsilon {before + 5e-4:.3f}',
     'this run is 1.5,',
     f'together they are {together + 5e-4:.3f}',
-    'budget of 2 (all at delta 1e-06)',
+    'budget of 2 (all at delta 1e-6)',
   ):
     assert words in message
 
@@ -163,7 +163,7 @@ def test_without_a_budget_it_only_keeps_count(path):
   assert ledger.header(path).budget_epsilon == 'unlimited'
   assert ledger.summary(path).startswith('ledger: 3 releases, epsilon ')
   assert ledger.summary(path).endswith(
-    'spent at delta 1e-06; no budget: not valid if later runs were chosen '
+    'spent at delta 1e-6; no budget: not valid if later runs were chosen '
     'after seeing earlier ones'
   )
   assert float(ledger.summary(path).split()[4]) == pytest.approx(total, abs=0.1)
@@ -177,9 +177,9 @@ def test_without_a_budget_it_only_keeps_count(path):
 def test_summary(path):
   spend(path, gaussian_of(1.0), budget_epsilon=3)
   assert ledger.summary(path) == (
-    'ledger: 1 release, epsilon 1 of 3 spent at delta 1e-06; if later runs are '
+    'ledger: 1 release, epsilon 1 of 3 spent at delta 1e-6; if later runs are '
     'chosen after seeing earlier ones, what holds is the budget, epsilon 3 at '
-    'delta 1e-06'
+    'delta 1e-6'
   )
   statement = ledger.statement(path)
   assert statement['epsilon'] == statement['counted_epsilon'] <= 1
@@ -202,7 +202,7 @@ def test_a_lower_budget_refuses_more_and_the_first_one_holds(path):
   assert statement['budget_epsilon'] == 0.1
   assert statement['left_epsilon'] == 0
   assert ledger.summary(path).endswith(
-    'what holds is the budget it was begun with, epsilon 3 at delta 1e-06'
+    'what holds is the budget it was begun with, epsilon 3 at delta 1e-6'
   )
 
 
@@ -686,9 +686,9 @@ def test_training_is_charged_and_refused(launch, ratings_file, path, tmp_path):
     launch, ratings_file, path, first, '--epsilon=2', '--budget_epsilon=3'
   )
   assert done.returncode == 0, done.stderr
-  line = 'ledger: 1 release, epsilon 2 of 3 spent at delta 1e-06; '
+  line = 'ledger: 1 release, epsilon 2 of 3 spent at delta 1e-6; '
   assert line in done.stdout
-  assert 'what holds is the budget, epsilon 3 at delta 1e-06\n' in done.stdout
+  assert 'what holds is the budget, epsilon 3 at delta 1e-6\n' in done.stdout
   (entry,) = ledger.entries(path)
   document = files.read_json(first / 'certificate.json')
   assert entry.epsilon == document['epsilon']
@@ -706,7 +706,7 @@ def test_training_is_charged_and_refused(launch, ratings_file, path, tmp_path):
     assert len(done.stderr.splitlines()) == 1, done.stderr
     for words in (
       'refused: ', '1 release of epsilon 2,', 'this run is 2.5,',
-      'together they are 3.3', 'budget of 3 (all at delta 1e-06)',
+      'together they are 3.3', 'budget of 3 (all at delta 1e-6)',
     ):  # fmt: skip
       assert words in done.stderr
     assert path.read_bytes() == before
@@ -849,7 +849,7 @@ def test_a_run_whose_noise_can_be_removed_is_not_charged(
 
 def test_all_digits_of_a_budget_are_said(path):
   spend(path, gaussian_of(1.0), budget_epsilon=3.0000049)
-  assert 'budget, epsilon 3.0000049 at delta 1e-06' in ledger.summary(path)
+  assert 'budget, epsilon 3.0000049 at delta 1e-6' in ledger.summary(path)
 
 
 def test_runs_at_once_do_not_spend_the_same_rest(ratings_file, path, tmp_path):

@@ -38,6 +38,7 @@ DRAWN = [
   ('untrusted_pmf', {}, (1 + math.exp(EPSILON)) * 2e-17),
   ('local_mf', {'unit': 'user'}, 1e-12),
   ('dpals', {}, 1e-3 * DELTA),
+  ('moments', {}, 1e-2 * DELTA),
 ]
 
 

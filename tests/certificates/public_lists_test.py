@@ -32,6 +32,7 @@ CASES = {
   'local_mf, user': ('local_mf', {'unit': 'user'}),
   'local_ranking': ('local_ranking', {'rank': 0}),
   'dpals': ('dpals', {'steps': 2}),
+  'moments': ('moments', {'rank': 2}),
 }
 
 

@@ -15,6 +15,7 @@ from dpmf_jax.evaluation.metrics import (
   release_rmse,
   rmse,
 )
+from dpmf_jax.plans import SPECS, config_of
 from dpmf_jax.ratings.table import from_arrays
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.serving.models import model_from_release
@@ -200,3 +201,34 @@ def test_curves_become_a_picture_for_the_curator(tmp_path):
   )
   assert (tmp_path / 'cdf.png').read_bytes()[:4] == b'\x89PNG'
   assert (tmp_path / 'cdf.png').stat().st_mode & 0o777 == 0o600
+
+
+def test_learning_curves_count_rounds_and_axes_say_so(monkeypatch):
+  shown = {}
+  monkeypatch.setattr(
+    plots,
+    'write',
+    lambda path, axes, **labels: shown.update(
+      labels, lines=[line.get_xdata() for line in axes.lines]
+    ),
+  )
+  plan = SPECS['power_mf'].plan(
+    config_of(
+      'power_mf', 'sound', scale=(1, 5), epsilon=1, delta=1e-6, rank=2, rounds=3
+    )
+  )
+  assert plan.steps == 8
+  done = [plan.rounds(step) for step in range(9)]
+  assert done == [None, None, 0, None, 1, None, 2, None, 3]
+  curve = [
+    {'step': step, 'train_rmse': 1.0, 'test_rmse': 1.0}
+    | ({} if number is None else {'round': number})
+    for step, number in enumerate(done)
+  ]
+  plots.learning_curve('', curve, {}, title='')
+  assert [list(x) for x in shown['lines']] == [[0, 1, 2, 3]] * 2
+  assert shown['x_label'] == 'rounds (over all users, then all items)'
+  steps = [{**point, 'round': point['step']} for point in curve]
+  plots.learning_curve('', steps, {}, title='')
+  assert list(shown['lines'][0]) == list(range(9))
+  assert shown['x_label'] == 'steps'

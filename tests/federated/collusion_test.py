@@ -96,11 +96,17 @@ def test_loss_without_noise_is_infinite_and_wrong_counts_are_refused():
 
 
 def test_losses_in_the_documentation_are_what_its_commands_print():
-  text = (Path(__file__).parents[2] / 'docs' / 'privacy.md').read_text()
-  found = re.findall(
-    r'```\npython -c "\n(.*?)"\n```\n\n```\n(.*?)```', text, re.DOTALL
-  )
-  assert found
+  folder = Path(__file__).parents[2] / 'docs' / 'privacy'
+  found = [
+    shown
+    for page in ('untrusted_pmf', 'deployment')
+    for shown in re.findall(
+      r'```\npython -c "\n(.*?)"\n```\n\n```\n(.*?)```',
+      (folder / f'{page}.md').read_text(),
+      re.DOTALL,
+    )
+  ]
+  assert len(found) == 2
   for command, printed in found:
     with contextlib.redirect_stdout(io.StringIO()) as out:
       exec(command, {})

@@ -425,7 +425,7 @@ def test_a_ledger_as_text_and_as_a_page(tmp_path):
   for words in (
     f'ledger     {path}\n',
     'data set   mine, unit rating, relation replace\n',
-    'budget     epsilon 3 at delta 1e-06\n',
+    'budget     epsilon 3 at delta 1e-6\n',
     'releases   2\n',
     f'spent      epsilon {ledger.shown(stated["counted_epsilon"])}\n',
     f'left       {ledger.what_fits(stated["left_epsilon"])}\n',
@@ -448,7 +448,7 @@ def test_a_budget_is_changed_with_a_reason(tmp_path):
   refused(flag, '--reason must be given', system=None)
   done = run(f'{flag} --reason=second_study', system=None)
   assert done.returncode == 0, done.stderr
-  assert 'budget     epsilon 5 at delta 1e-06\n' in done.stdout
+  assert 'budget     epsilon 5 at delta 1e-6\n' in done.stdout
   assert 'the budget was raised after 2 releases: epsilon 3 ' in done.stdout
   assert ' epsilon 5: second_study\n' in done.stdout
   refused(f'{flag} --reason=again', 'has budget_epsilon=5.0 already', None)

@@ -4,6 +4,7 @@ import csv
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from certified import make
 
 from dpmf_jax import files
@@ -32,10 +33,7 @@ def folder(tmp_path_factory):
     },
   )
   files.write_json(folder / 'ids.json', models.ids_json(ratings))
-  files.write_json(
-    folder / 'certificate.json',
-    {'system': 'gaussian_mf', 'parameters': {'variant': 'sound'}},
-  )
+  files.write_json(folder / 'certificate.json', make(init='unit')[1])
   return folder
 
 
@@ -190,11 +188,20 @@ def test_a_model_that_releases_users_only_says_so(
     ('ids.json', b'[]', 'ids.json: is a list in JSON'),
     ('ids.json', b'{"users": []}', "ids.json: has no 'items'"),
     ('ids.json', b'{"items": 3}', "'items' must be a list of ids"),
-    ('ids.json', b'{"titles": 3}', "ids.json: has no 'items'"),
+    (
+      'ids.json',
+      b'{"users": [1, 2, 3], "items": [1, 2, 3, 4], "titles": 3}',
+      "ids.json: 'titles' must be an object of texts",
+    ),
     ('ids.json', b'\xff', 'ids.json: is not UTF-8 text'),
     ('certificate.json', b'[]', 'certificate.json: is a list in JSON'),
     ('model.safetensors', b'x', 'not a whole safetensors file'),
     ('model.safetensors', None, 'model.safetensors: has no offset'),
+    (
+      'model.safetensors',
+      safetensors.numpy.save({'factors/item': np.ones(4, np.float32)}),
+      r'leaf factors/item: has shape \[4\], not \[items, columns\]',
+    ),
   ],
 )
 def test_a_broken_folder_is_named(folder, tmp_path, name, content, words):

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpmf_jax import files
-from dpmf_jax.ratings import formats, writing
+from dpmf_jax.ratings import formats, tokens, writing
 from dpmf_jax.ratings.table import DataError, from_arrays
 from dpmf_jax.ratings.titles import read_titles
 
@@ -102,7 +102,12 @@ def test_delimiters_in_quotes_and_in_ids(save):
   assert triples(ratings) == [('a', ':b', 3), (':a', 'b', 4)]
 
 
-def test_long_ids_take_the_plain_loop(save):
+def test_an_error_is_one_line_whatever_is_in_an_id(save):
+  with pytest.raises(ValueError, match=r'item b\\r\\t d is in line 1, too'):
+    formats.read_ids(save('b\r\t d\nb\r\t d\n'), role='item')
+
+
+def test_long_ids(save):
   long = 'x' * 100
   ratings = formats.read(save(f'{long},1,3\nb,1,4\n{long},2,5\n'), scale=SCALE)
   assert triples(ratings) == [(long, 1, 3), ('b', 1, 4), (long, 2, 5)]
@@ -130,6 +135,132 @@ def test_gzip_is_unpacked(save):
   for broken in (packed[:-9], packed[:20] + b'x' + packed[21:]):
     with pytest.raises(DataError, match='is not whole gzip'):
       formats.read(save(broken, 'a.tsv.gz'), scale=SCALE)
+
+
+def test_zstd_is_unpacked(save):
+  packed = pa.compress(PLAIN.encode(), 'zstd', asbytes=True)
+  for name in ('a.csv.zst', 'a'):
+    assert triples(formats.read(save(packed, name), scale=SCALE)) == ROWS
+  with pytest.raises(DataError, match='is not whole zstd'):
+    formats.read(save(packed[:-6], 'a.csv.zst'), scale=SCALE)
+
+
+@pytest.mark.parametrize('suffix', ['csv', 'csv.gz', 'parquet'])
+def test_parts_are_one_table(tmp_path, suffix):
+  ids = ['7', '9', '007', '10', '7', '12', 'é', '9']
+  rows = [(user, k + 8, 1 + k % 5) for k, user in enumerate(ids)]
+  text = lambda rows: ''.join(f'{u},{i},{v}\n' for u, i, v in rows)
+  for part in range(3):
+    some = rows[3 * part : 3 * part + 3]
+    path = tmp_path / f'part-{part}.{suffix}'
+    if suffix == 'parquet':
+      users, items, values = zip(*some, strict=True)
+      columns = {'user': users, 'item': items, 'rating': values}
+      pq.write_table(pa.table(columns), path)
+    else:
+      packed = gzip.compress if suffix.endswith('gz') else bytes
+      path.write_bytes(packed(f'user,item,rating\n{text(some)}'.encode()))
+  whole = tmp_path / 'whole.csv'
+  whole.write_text(text(rows))
+  want = formats.read(whole, scale=SCALE)
+  found = formats.read(tmp_path / f'part-*.{suffix}', scale=SCALE)
+  assert found.name == f'part-*.{suffix}'
+  same_table(found, want)
+  assert triples(found) == [(u, i, float(v)) for u, i, v in rows]
+
+
+def test_mistakes_in_parts_name_the_file(save, tmp_path):
+  save('1,2,3\n', 'a-1.csv')
+  save('1,3,4\n2,3,9\n', 'a-2.csv')
+  with pytest.raises(DataError, match=r'a-2.csv, line 2: rating 9 is outside'):
+    formats.read(tmp_path / 'a-*.csv', scale=SCALE)
+  save('2,1,5\n1,2,5\n', 'a-2.csv')
+  with pytest.warns(
+    UserWarning, match=r'a-2.csv, line 2: \(user, item\) rated'
+  ):
+    ratings = formats.read(tmp_path / 'a-*.csv', scale=SCALE)
+  assert triples(ratings) == [(2, 1, 5), (1, 2, 5)]
+  save('1,3,4,5\n', 'a-2.csv')
+  with pytest.raises(
+    DataError, match=r'a-2\.csv, line 1: has other columns than'
+  ):
+    formats.read(tmp_path / 'a-*.csv', scale=SCALE)
+  with pytest.raises(DataError, match=r'b-\*.csv: no such files'):
+    formats.read(tmp_path / 'b-*.csv', scale=SCALE)
+  odd = save('1,2,3\n', 'a[1].csv')
+  assert len(formats.read(odd, scale=SCALE)) == 1
+
+
+def same_table(found, want):
+  for name in ('user', 'item', 'value', 'user_ids', 'item_ids', 'timestamp'):
+    one, other = getattr(found, name), getattr(want, name)
+    assert np.array_equal(one, other) if one is not None else other is None
+    assert getattr(one, 'dtype', None) == getattr(other, 'dtype', None)
+
+
+FIELDS = [
+  '1', '7', '007', '-3', '-0', '0', ' 4 ', '+5', '3.5', '.5', '5.', '1e0',
+  '0x10', 'nan', 'inf', '1e999', '1_0', '9' * 25, 'x', 'é', '\u2028', '٣', '',
+  ' ', ':', ':::', '\t', '2005-09-06', 'x' * 70, '"', '"q"', '"a""b"', '\\',
+]  # fmt: skip
+PLAIN_FIELDS = st.sampled_from(['1', '2', '3', '4', '5'])
+ANY_FIELDS = st.one_of(PLAIN_FIELDS, st.sampled_from(FIELDS))
+
+
+@settings(
+  max_examples=400,
+  suppress_health_check=[HealthCheck.function_scoped_fixture],
+  deadline=None,
+)
+@given(st.data())
+def test_both_readers_give_the_same_table(save, data):
+  draw = data.draw
+  fields = draw(st.sampled_from([PLAIN_FIELDS, ANY_FIELDS, ANY_FIELDS]))
+  width = draw(st.integers(2, 5))
+  lines = draw(
+    st.lists(st.lists(fields, min_size=width, max_size=width), min_size=1)
+  )
+  head = ['user', 'item', 'rating', 'timestamp', '"else"'][:width]
+  mark = draw(st.sampled_from([',', '\t', '::', ';', '|', ' ', ',;']))
+  end = draw(st.sampled_from(['\n', '\r\n', '\n\n', '\r', '\r\r\n']))
+  plain = draw(st.booleans())
+  text = ('\n' if plain else end).join(
+    mark.join(line) for line in [head] * draw(st.integers(0, 1)) + lines
+  )
+  text += draw(st.sampled_from(['', '\n', '\r\n', '\r', ' \n\n', mark, '\n,,']))
+  path = save(text, draw(st.sampled_from(['a.csv', 'u.data', 'a.inter'])))
+  options = draw(
+    st.sampled_from([{}, {'delimiter': mark}, {'encoding': 'utf-8'}])
+  )
+
+  def outcome():
+    with warnings.catch_warnings(record=True) as warned:
+      warnings.simplefilter('always')
+      try:
+        table = formats.read(path, scale=(-10, 1e30), **options)
+      except DataError as error:
+        return None, str(error), []
+    return table, '', [str(warning.message) for warning in warned]
+
+  by_arrow, *said = outcome()
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(tokens, '_by_arrow', lambda *_: None)
+    by_line, *also = outcome()
+  assert said == also
+  if by_arrow is not None:
+    same_table(by_arrow, by_line)
+
+
+def test_plain_files_are_cut_by_arrow(save, monkeypatch):
+  monkeypatch.setattr(tokens, 'from_records', None)
+  for text in (
+    PLAIN,
+    'user,item,rating\r\n' + PLAIN.replace('\n', '\r\n'),
+    '"user","item","rating"\n' + PLAIN + ' \n',
+    PLAIN.replace(',', '::'),
+    '\ufeff' + PLAIN.replace(',', '\t'),
+  ):
+    assert triples(formats.read(save(text), scale=SCALE)) == ROWS
 
 
 def test_quotes_after_a_backslash(save):
@@ -265,6 +396,7 @@ GOOD = '1,2,3\n'
     ('a.csv', GOOD.encode('utf-16'), 'UTF-16'),
     ('a.zip', b'PK\x03\x04rest', 'is a zip archive; unpack'),
     ('a.txt', '1 2 3\n', 'line 1: unknown format'),
+    ('a.txt', '\ufeff', 'line 1: unknown format'),
     ('u.data', 'user\titem\trating\ttime\n1\t2\t3\t4\n', 'line 1: .* a header'),
     ('ratings.dat', 'UserID::MovieID::Rating::T\n1::2::3::4\n', 'a header'),
     ('combined_data_1.txt', '7,3,2005-09-06\n1:\n', "before any 'movie:'"),

@@ -188,6 +188,7 @@ OTHER = {
     'adaptivity': 0.1,
     'final_vector_ridge': 2.0,
   },
+  'moments': {'epsilon': 0.7, 'means_share': 0.4, 'bias_ridge': 1.0},
   'als': {'ridge': 0.3, 'steps': 9},
   'ease': {'ridge': 0.3, 'user_power': 0.0, 'least_weight': 0.5},
   'power_mf': {'epsilon': 0.7, 'rounds': 3, 'relaxation': 0.8},

@@ -1,5 +1,6 @@
 import dataclasses
 import fractions
+import itertools
 import json
 import re
 
@@ -21,10 +22,14 @@ from dpmf_jax.kernels import user_sums
 from dpmf_jax.plans import SPECS
 from dpmf_jax.plans.auto import rank_for, recommended
 from dpmf_jax.plans.dpals import (
+  NEVER,
   DPALSConfig,
+  alternatives,
   check_tails,
   plan,
   resolved,
+  terms_bound,
+  vote_bound,
 )
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.synthetic import synthetic
@@ -32,7 +37,7 @@ from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.runs import folders
 from dpmf_jax.serving import models
-from dpmf_jax.systems import dpals, dpals_items, dpals_users
+from dpmf_jax.systems import dpals, dpals_items, dpals_users, dpals_votes
 from dpmf_jax.training import fit
 
 SCALE = (1.0, 5.0)
@@ -78,20 +83,29 @@ def crowd():
 EXTREME = range(6)
 
 
-def items_after(config, data, sweeps):
-  """Items that some sweeps released, as any public items."""
+def state_after(config, data, sweeps):
+  """What some sweeps released, as any that is public."""
   system = dpals.dpals(config)
   state = system.init(jax.random.key(3), data)
   step = jax.jit(system.step)
   for number in range(sweeps):
     state = step(jax.random.key(10 + number), state, data)
-  return state.items, state.hyper
+  return state
 
 
 @jax.jit
-def integer_sums(items, hyper, data):
-  users, public = dpals.local_users(items, hyper, data)
-  return user_sums.item_sums(data.by_item, users, public, hyper.noise.spacing)
+def integer_sums(state, data):
+  users, public, _ = dpals.local_users(state, data)
+  spacing = state.hyper.noise.spacing
+  return user_sums.item_sums(data.by_item, users, public, spacing)
+
+
+@jax.jit
+def integer_terms(state, data):
+  """Sums and votes, all that a sweep adds noise to, in one row."""
+  _, _, votes = dpals.local_users(state, data)
+  sums = integer_sums(state, data)
+  return jnp.concatenate([sums.reshape(-1), votes.sum(axis=0)])
 
 
 # Sensitivity: take one user away.
@@ -100,19 +114,19 @@ def integer_sums(items, hyper, data):
 @pytest.mark.parametrize('rank', [0, 2])
 @pytest.mark.parametrize('sweeps', [0, 2])
 def test_removing_a_user_moves_sums_by_their_own_terms(crowd, rank, sweeps):
-  config = settings(rank=rank, contribution=2.0)
-  items, hyper = items_after(config, training_data(crowd), sweeps)
-  total = np.asarray(integer_sums(items, hyper, training_data(crowd)), int)
+  config = settings(rank=rank, contribution=2.0, steps=2)
+  state = state_after(config, training_data(crowd), sweeps)
+  total = np.asarray(integer_terms(state, training_data(crowd)), int)
   bound = plan(config).sensitivity['sums']
   lengths = []
   for user in EXTREME:
     rest = training_data(crowd.take(crowd.user != user))
-    moved = total - np.asarray(integer_sums(items, hyper, rest))
+    moved = total - np.asarray(integer_terms(state, rest))
     alone = training_data(crowd.take(crowd.user == user))
-    own = np.asarray(integer_sums(items, hyper, alone))
+    own = np.asarray(integer_terms(state, alone))
     # Exactly: no other user's term changed by a single step.
     np.testing.assert_array_equal(moved, own)
-    length = np.linalg.norm(moved * float(hyper.noise.spacing))
+    length = np.linalg.norm(moved * float(state.hyper.noise.spacing))
     assert length <= bound
     lengths.append(length)
   # The bound is not far from what happens, so a wrong one would be seen.
@@ -120,17 +134,17 @@ def test_removing_a_user_moves_sums_by_their_own_terms(crowd, rank, sweeps):
 
 
 def test_a_bound_that_forgets_something_would_be_seen(crowd):
-  config = settings(rank=2, contribution=2.0, clip_norm=1e-3)
-  items, hyper = items_after(config, training_data(crowd), 2)
+  config = settings(rank=2, contribution=2.0, clip_norm=1e-3, steps=2)
+  state = state_after(config, training_data(crowd), 2)
   data = training_data(crowd.take(crowd.user == 1))
-  users, public = jax.jit(dpals.local_users)(items, hyper, data)
+  users, public, votes = jax.jit(dpals.local_users)(state, data)
   bound = plan(config).sensitivity['sums']
+  spacing = state.hyper.noise.spacing
   length = lambda users: np.linalg.norm(
-    np.asarray(
-      user_sums.item_sums(data.by_item, users, public, hyper.noise.spacing)
-    )
-    * float(hyper.noise.spacing)
+    np.asarray(user_sums.item_sums(data.by_item, users, public, spacing))
+    * float(spacing)
   )
+  assert 0 < np.linalg.norm(votes) * float(spacing) <= vote_bound(config)
   assert length(users) > 0.9 * bound
   loud = users._replace(weight=jnp.ones_like(users.weight))
   assert length(loud) > 1.5 * bound
@@ -148,19 +162,25 @@ def test_contributions_are_bounded_whatever_the_items(crowd, scale):
   config = settings(rank=3, contribution=1.0, scale=scale)
   hyper = dpals.hyper_of(config, 50)
   rng = np.random.default_rng(0)
-  bound = plan(config).sensitivity['sums']
+  bound = terms_bound(config, True) * (1 + 1e-6)
+  most_votes = vote_bound(config) / float(hyper.noise.spacing)
   local_users = jax.jit(dpals.local_users)
   for number in range(20):
     size = 10.0 ** rng.integers(-4, 2) * config.quarter
     wide = lambda *shape, s=size: jnp.asarray(rng.normal(size=shape) * s)
-    items = dpals_items.start(jax.random.key(number), 30, 3, hyper.quarter)
-    items = items._replace(
+    state = dpals.start(jax.random.key(number), 30, 3, hyper)
+    items = state.items._replace(
       mean=wide(30).astype('float32'),
+      counts=jnp.asarray(rng.exponential(size=30), 'float32'),
       vector=wide(30, 3).astype('float32'),
       weight=jnp.asarray(rng.uniform(0, 4, 30), 'float32'),
     )
-    users, _ = local_users(items, hyper, data)
-    assert float(jnp.linalg.norm(users.vector, axis=1).max()) <= 1.2
+    # With vectors, and in a sweep of means alone.
+    share = jnp.float32(1.2 * (number % 2))
+    state = state._replace(items=items, share=share)
+    users, _, votes = local_users(state, data)
+    assert np.linalg.norm(votes, axis=1).max() <= most_votes
+    assert float(jnp.linalg.norm(users.vector, axis=1).max()) <= share
     y = np.clip(
       value
       - np.asarray(items.mean)[crowd.item]
@@ -179,27 +199,29 @@ def test_contributions_are_bounded_whatever_the_items(crowd, scale):
 
 @pytest.mark.parametrize('no_number', [jnp.inf, jnp.nan])
 def test_items_that_are_not_finite_tell_nothing(crowd, no_number):
-  config = settings(rank=2, contribution=1.0)
-  items, hyper = items_after(config, training_data(crowd), 1)
-  items = items._replace(
-    vector=items.vector.at[3].set(jnp.nan),
-    mean=items.mean.at[4:].set(no_number),
+  config = settings(rank=2, contribution=1.0, steps=2)
+  state = state_after(config, training_data(crowd), 1)
+  items = state.items._replace(
+    vector=state.items.vector.at[3].set(jnp.nan),
+    mean=state.items.mean.at[4:].set(no_number),
   )
-  sums = np.asarray(integer_sums(items, hyper, training_data(crowd)), int)
+  state = state._replace(items=items)
+  sums = np.asarray(integer_terms(state, training_data(crowd)), int)
   rest = training_data(crowd.take(crowd.user != 0))
-  moved = sums - np.asarray(integer_sums(items, hyper, rest))
+  moved = sums - np.asarray(integer_terms(state, rest))
   bound = plan(config).sensitivity['sums']
-  assert np.linalg.norm(moved * float(hyper.noise.spacing)) <= bound
+  assert np.linalg.norm(moved * float(state.hyper.noise.spacing)) <= bound
 
 
 # Sums: exact, and those of the oracle.
 
 
 def test_sums_are_those_of_slow_loops(crowd):
-  config = settings(rank=2)
-  items, hyper = items_after(config, training_data(crowd), 2)
+  config = settings(rank=2, steps=2)
+  state = state_after(config, training_data(crowd), 2)
+  items, hyper = state.items, state.hyper
   data = training_data(crowd)
-  users, _ = jax.jit(dpals.local_users)(items, hyper, data)
+  users, *_ = jax.jit(dpals.local_users)(state, data)
   total = np.zeros((30, 4))
   for user in range(50):
     at = crowd.user == user
@@ -216,9 +238,7 @@ def test_sums_are_those_of_slow_loops(crowd):
     )
     for item, term in terms.items():
       total[item] += term
-  found = np.asarray(integer_sums(items, hyper, data)) * float(
-    hyper.noise.spacing
-  )
+  found = np.asarray(integer_sums(state, data)) * float(hyper.noise.spacing)
   # Each of up to 47 terms is cut by less than a step.
   spacing = float(hyper.noise.spacing)
   np.testing.assert_allclose(found, total, atol=50 * spacing)
@@ -226,10 +246,11 @@ def test_sums_are_those_of_slow_loops(crowd):
 
 def test_terms_are_cut_and_never_rounded_up(crowd):
   """A user of many terms of half a step would else add far more than these."""
-  config = settings(rank=2)
-  items, hyper = items_after(config, training_data(crowd), 1)
+  config = settings(rank=2, steps=2)
+  state = state_after(config, training_data(crowd), 1)
+  hyper = state.hyper
   data = training_data(crowd.take(crowd.user == 1))
-  users, public = jax.jit(dpals.local_users)(items, hyper, data)
+  users, public, _ = jax.jit(dpals.local_users)(state, data)
   sums = lambda spacing: (
     spacing
     * np.abs(
@@ -245,9 +266,9 @@ def test_terms_are_cut_and_never_rounded_up(crowd):
 
 @pytest.mark.slow
 def test_sums_do_not_depend_on_places_or_devices(crowd):
-  config = settings(rank=3)
-  items, hyper = items_after(config, training_data(crowd), 2)
-  expected = integer_sums(items, hyper, training_data(crowd))
+  config = settings(rank=3, steps=2)
+  state = state_after(config, training_data(crowd), 2)
+  expected = integer_terms(state, training_data(crowd))
   order = np.random.default_rng(1).permutation(50)
   moved = dataclasses.replace(crowd, user=order[crowd.user])
   for data in (
@@ -256,7 +277,7 @@ def test_sums_do_not_depend_on_places_or_devices(crowd):
     training_data(crowd, mesh=device_mesh(2)),
     training_data(moved, mesh=device_mesh(4)),
   ):
-    np.testing.assert_array_equal(integer_sums(items, hyper, data), expected)
+    np.testing.assert_array_equal(integer_terms(state, data), expected)
 
 
 def test_units_hold_the_largest_sums():
@@ -373,21 +394,20 @@ def test_vectors_keep_their_bound_exactly():
   sizes = 0.2 * np.append(near(1000), near(1000) * 3)
   columns = [(sizes * f(angle)).astype('float32') for f in (np.cos, np.sin)]
   found = dpals_users.clipped(
-    [jnp.asarray(column) for column in columns],
-    jnp.float32(0.2),
-    jnp.float32(1.2),
+    jnp.stack(columns, axis=1), jnp.float32(0.2), jnp.float32(1.2)
   )
   assert all(
     exact(float(x)) ** 2 + exact(float(y)) ** 2 <= exact(1.2) ** 2
-    for x, y in zip(*found, strict=True)
+    for x, y in found
   )
 
 
 def test_vectors_that_are_not_finite_are_zero():
-  columns = [jnp.array([jnp.nan, jnp.inf, 1e30, 0.1]), jnp.full(4, 0.1)]
-  found = np.array(dpals_users.clipped(columns, jnp.float32(1), jnp.float32(1)))
-  assert (found[:, :3] == 0).all()
-  np.testing.assert_allclose(found[:, 3], 0.1)
+  first = jnp.array([jnp.nan, jnp.inf, 1e30, 0.1])
+  vector = jnp.stack([first, jnp.full(4, 0.1)], axis=1)
+  found = np.array(dpals_users.clipped(vector, jnp.float32(1), jnp.float32(1)))
+  assert (found[:3] == 0).all()
+  np.testing.assert_allclose(found[3], 0.1)
 
 
 def test_a_user_at_the_bound_is_above_it_in_float32_and_below_what_is_stated():
@@ -430,7 +450,7 @@ def test_a_user_at_the_bound_is_above_it_in_float32_and_below_what_is_stated():
       count_scale=1e-6,
       rank=1,
     )
-    assert found[u] <= plan(config).sensitivity['sums']
+    assert found[u] <= terms_bound(config, True) * (1 + 1e-4)
 
 
 def test_elementwise_solutions_are_those_of_lapack():
@@ -439,35 +459,139 @@ def test_elementwise_solutions_are_those_of_lapack():
     root = rng.normal(size=(40, size, size + 2))
     matrix = root @ root.transpose(0, 2, 1) + np.eye(size)
     right = rng.normal(size=(40, size))
-    upper = [
-      [jnp.asarray(matrix[:, a, b], 'float32') for b in range(a, size)]
-      for a in range(size)
-    ]
-    columns = [jnp.asarray(right[:, a], 'float32') for a in range(size)]
-    found = np.stack(dpals_users.columns_solution(upper, columns), axis=1)
+    given = matrix, right, np.zeros(40)
+    equations = dpals_users.Equations(
+      *(jnp.asarray(x, 'float32') for x in given)
+    )
+    ridge = jnp.full(size, 0.5)
+    found, _ = dpals_users.fitted(equations, ridge, ridge[None])
+    matrix = matrix + 0.5 * np.eye(size)
     expected = np.linalg.solve(matrix, right[..., None])[..., 0]
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-def test_a_user_s_fit_is_a_ridge_regression(crowd):
-  config = settings(rank=2)
-  data = training_data(crowd)
-  items, hyper = items_after(config, data, 1)
-  vector, bias = dpals_users.exact_fit(
-    data.by_user, items.mean, items.vector, quarter=hyper.quarter,
-    center=hyper.center, max_norm=2.0, max_label=6.0,
-    vector_ridge=hyper.vector_ridge, bias_ridge=hyper.bias_ridge,
-  )  # fmt: skip
+def own_columns(state, ratings, user):
+  """What a user's equations are of: columns and labels, in quarters."""
+  at = ratings.user == user
+  i = ratings.item[at]
+  items = state.items
+  mean = np.asarray(items.mean, float)
+  slopes = mean - float(dpals_items.common_mean(items))
+  columns = [
+    np.ones((len(i), 1)),
+    np.asarray(items.vector, float)[i],
+    slopes[i, None],
+    np.asarray(dpals_items.popularity(items), float)[i, None],
+  ]
+  return np.concatenate(columns, axis=1), ratings.value[at] - 3.5 - mean[i]
+
+
+@pytest.fixture(scope='module')
+def learned(crowd):
+  """After two sweeps with vectors."""
+  return state_after(settings(rank=2, steps=2), training_data(crowd), 2)
+
+
+def test_a_user_s_fit_is_a_ridge_regression(crowd, learned):
+  users, *_ = jax.jit(dpals.local_users)(learned, training_data(crowd))
   for user in (0, 2, 20):
-    at = crowd.user == user
-    i = crowd.item[at]
-    x = np.asarray(items.vector, float)[i]
-    x = np.concatenate([x, np.ones((len(i), 1))], axis=1)
-    y = crowd.value[at] - 3.5 - np.asarray(items.mean, float)[i]
-    found = np.linalg.solve(x.T @ x + np.diag([1.0, 1.0, 10.0]), x.T @ y)
-    mine = [float(column[user]) for column in (*vector, bias)]
-    # Factors and labels are rounded to 2^-9 of 2.3 and of 6.
-    np.testing.assert_allclose(mine, found, atol=0.02)
+    x, y = own_columns(learned, crowd, user)
+    x = x[:, :3]
+    found = np.linalg.solve(x.T @ x + np.diag([10.0, 1.0, 1.0]), x.T @ y)
+    # Factors and labels are rounded to 2^-9 of 2.8 and of 6.
+    assert float(users.bias[user]) == pytest.approx(found[0] + 3.5, abs=0.02)
+    size = np.linalg.norm(found[1:])
+    want = found[1:] * min(1, 0.2 / size) * 6
+    np.testing.assert_allclose(users.vector[user], want, atol=0.15)
+
+
+# Votes.
+
+
+def odds_of(x, y, ridges):
+  """Logarithms of how likely y is, against the first of `ridges` [G, K].
+
+  A multivariate t: errors N(0, s^2), coefficients N(0, s^2 / ridge), and 1/s^2
+  has a Gamma prior of 3 ratings that are 0.7 off.
+  """
+  found = []
+  for ridge in ridges:
+    cover = np.eye(len(y)) + (x / ridge) @ x.T
+    law = scipy.stats.multivariate_t(np.zeros(len(y)), 0.7 * cover, df=3)
+    found.append(law.logpdf(y))
+  return np.array(found) - found[0]
+
+
+def test_votes_are_odds_of_a_user_s_ratings(crowd, learned):
+  config = settings(rank=2, steps=2)
+  *_, votes = jax.jit(dpals.local_users)(learned, training_data(crowd))
+  unit = 2.0 / vote_bound(config) * float(learned.hyper.noise.spacing)
+  size = np.asarray(learned.items.size, float) ** -2
+  assert size.max() > 1
+  ridges = [
+    (5.0, vector * size[0], vector * size[1], mean, popularity)
+    for vector, mean, popularity in alternatives(config)
+  ]
+  assert len(ridges) == 12
+  for user in (0, 2, 3, 20, 30):
+    expected = odds_of(*own_columns(learned, crowd, user), np.array(ridges))
+    length = np.linalg.norm(expected)
+    expected = expected * min(1, 2 / length)
+    found = np.asarray(votes[user]) * unit
+    np.testing.assert_allclose(found, expected, atol=0.02)
+
+
+def test_a_user_without_ratings_has_no_vote(crowd):
+  """Whatever the ridges: nobody is to move sums by not being there."""
+  config = settings(rank=2, steps=2, final_vector_ridge=1e-6)
+  state = state_after(config, training_data(crowd), 1)
+  rest = training_data(crowd.take(crowd.user != 7))
+  *_, votes = jax.jit(dpals.local_users)(state, rest)
+  assert not np.asarray(votes[7]).any()
+  assert np.asarray(votes[8]).any()
+
+
+def test_votes_decide_unless_noise_hides_them():
+  ridges = jnp.array([[5.0, 10, 80], [5, NEVER, NEVER], [NEVER, 10, 80]])
+  for total, variance, expected in (
+    ((0.0, 5.0, 1.0), 1.0, (5.0, np.inf, np.inf)),
+    ((0.0, 5.0, 1.0), 9.0, (5.0, 10.0, 80.0)),
+    ((0.0, -5.0, 9.0), 1.0, (np.inf, 10.0, 80.0)),
+  ):
+    votes = dpals_votes.Votes(jnp.array(total), jnp.float32(variance))
+    chosen = dpals_votes.chosen(votes, ridges)
+    np.testing.assert_array_equal(chosen, expected)
+  best = lambda *total: bool(
+    dpals_votes.vectors_help(
+      dpals_votes.Votes(jnp.array(total), jnp.float32(1)), ridges
+    )
+  )
+  assert best(0.0, 5.0, 4.0)
+  assert not best(0.0, 1.0, 4.0)
+
+
+def test_votes_end_vectors_and_give_their_share_to_means(crowd):
+  data = training_data(crowd)
+  config = settings(rank=2, steps=12)
+  system = dpals.dpals(config)
+  state, step = system.init(jax.random.key(0), data), jax.jit(system.step)
+  # Nobody wants vectors: the last three of 12 alternatives are without.
+  against = jnp.where(jnp.arange(12) < 9, 0.0, 1e9)
+  shares, vectors = [], []
+  for number in range(7):
+    shares.append(float(state.share))
+    vectors.append(np.asarray(state.items.vector))
+    votes = state.votes._replace(total=against)
+    state = step(jax.random.key(number), state._replace(votes=votes), data)
+  np.testing.assert_allclose(shares, [0] + [1.2] * 4 + [0] * 2, rtol=1e-6)
+  changed = [(a != b).any() for a, b in itertools.pairwise(vectors)]
+  assert changed == [False] + [True] * 4 + [False]
+  wide, narrow = (
+    float(dpals.contribution(state._replace(share=jnp.float32(share))))
+    for share in (0.0, 1.2)
+  )
+  assert narrow == pytest.approx(4.0)
+  assert wide == pytest.approx(4.0 * np.hypot(1, 1.2))
 
 
 # Noise.
@@ -477,11 +601,11 @@ def test_a_user_s_fit_is_a_ridge_regression(crowd):
 def test_noise_has_the_scale_that_was_calibrated():
   # 3,000 numbers: the right scale fails with chance 1e-4, by the threshold;
   # 2/3 and 3/2 of it have p-values below 1e-20.
-  config = settings(rank=1, epsilon=1.0)
+  config = settings(rank=1, epsilon=1.0, steps=2)
   data = training_data(table([(0, 0, 5.0), (1, 1, 2.0)], 5, 3000))
   system = dpals.dpals(config)
   state = system.init(jax.random.key(0), data)
-  sums = np.asarray(integer_sums(state.items, state.hyper, data), float)
+  sums = np.asarray(integer_sums(state, data), float)
   after = jax.jit(system.step)(jax.random.key(1), state, data)
   seen = after.items.sums
   precision = np.asarray(seen.precision, float)

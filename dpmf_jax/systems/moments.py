@@ -1,0 +1,343 @@
+"""Second moments: how few items go together, private for whole users.
+
+A model of rows of ratings as draws of one Gaussian: items have means, and a
+covariance. Two steps, each of sums over users with Gaussian noise (one budget):
+
+  0   counts and sums of residuals of items: every user takes their own bias off
+      and shortens their row to norm 1. From these, items' means.
+  1   sums of x x^T and of a a^T: x is a user's row of residuals, with the means
+      taken off, too, and a that of ones, both shortened to norm 1. The first
+      over the second is the covariance, up to each user's own scale.
+
+What is released are factors V of the covariance, C = V V^T + ridge, beside
+means. Given a user's own ratings, what that Gaussian expects of others is the
+ridge regression on these factors (`types.Fit`), which users do at home; a
+common scale of signal and noise cancels.
+
+Everything after the sums is computed from noisy numbers, and free. The noise
+of the second step is that of a Gaussian orthogonal ensemble, whose effect on
+eigenvalues is known: `cleaned`. Where items were rated together too little to
+tell from noise, there are no factors.
+
+Differs from the usual Gaussian mechanism on X^T X (Dwork, Talwar, Thakurta and
+Zhang 2014, Analyze Gauss): rows are normalised, and ratings are missing.
+
+Reference: Bun, Allez, Bouchaud and Potters (2016), Rotational invariant
+estimator for general noisy matrices, for the eigenvalues.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpmf_jax.accounting.rounding import LABEL_BITS
+from dpmf_jax.kernels import moments as kernel
+from dpmf_jax.kernels.dense import eigen
+from dpmf_jax.kernels.regression import fitted_users
+from dpmf_jax.mechanisms import noise
+from dpmf_jax.plans.moments import (
+  ANSWERS,
+  STEPS,
+  MomentsConfig,
+  check_size,
+  counted,
+  lattice_spacings,
+  plan,
+)
+from dpmf_jax.rows import Data
+from dpmf_jax.systems.dpals_items import positive_counts
+from dpmf_jax.systems.traced import traced
+from dpmf_jax.types import Factors, Fit, Release, System
+
+# Rows are shortened as if residuals were at least this, in 2^-9 of the scale.
+_LEAST_RESIDUAL = 16
+# Of the noise, by which its effect on eigenvalues is smoothed, and what the
+# effect is multiplied by: estimates of counts are noisy, too.
+_SMOOTH, _MORE = 1.0, 1.2
+# About the part of a residual's variance that no other rating tells.
+_OWN = 0.8
+# Of the covariance's eigenvalues, the quantile that counts as a rating's own.
+_RIDGE_QUANTILE = 0.4
+# Mean co-count over the noise of a sum of products, from which on there are
+# factors; counts are at least this part of what independent items would have.
+_MIN_TOGETHER, _LEAST_COUNT = 2.0, 0.5
+
+
+class Sums(NamedTuple):
+  """What the two steps released: sums with noise; zeros before."""
+
+  first: jax.Array  # [I, 2]: counts and residuals
+  second: jax.Array  # [2, I, I], symmetric: residuals and counts
+
+
+class State(NamedTuple):
+  factors: Factors  # users are not kept; items (V, mean, 1)
+  sums: Sums
+  mean: jax.Array  # [I], less the center
+  ridge: jax.Array  # [] of users' vectors
+  done: jax.Array  # int32, steps so far
+  hyper: Any
+
+
+def _finite(noisy: jax.Array) -> jax.Array:
+  return jnp.where(jnp.isfinite(noisy), noisy, 0.0)
+
+
+def _first(key: jax.Array, state: State, data: Data) -> State:
+  """After the release of counts and residuals.
+
+  Privacy: a user moves the integer sums by at most 1, see `first_moments`.
+  """
+  hyper = state.hyper
+  own = _residuals(state, data)
+  sums = kernel.first_moments(own, hyper.counted, hyper.means.spacing)
+  (draws,) = noise.draws(key, [sums.shape], data.by_user.mesh)
+  noisy = _finite(hyper.means.add(sums, draws))
+  mean = item_means(noisy, hyper.counted, hyper.means.std) * hyper.width
+  sums = state.sums._replace(first=noisy)
+  return _with_items(state._replace(sums=sums, mean=mean))
+
+
+def _second(key: jax.Array, state: State, data: Data) -> State:
+  """After the release of products of residuals and of counts.
+
+  Privacy: given the means, which the first step released, a user moves the
+  upper triangles of the integer sums by at most `Plan.sensitivity`, see
+  `second_moments`; what is below is a copy of what is above. Each of ANSWERS
+  has noise of its own.
+  """
+  hyper = state.hyper
+  sums = kernel.second_moments(
+    _residuals(state, data),
+    jnp.int32(_LEAST_RESIDUAL**2),
+    hyper.count_weight,
+    hyper.moments.spacing,
+  )
+  items = sums.shape[-1]
+  above = jnp.triu_indices(items)
+  upper = sums[:, above[0], above[1]]
+  # Last, so that the two draws of a pair are never for one number: a user's
+  # whole move would be in both, and the ends of the pair cost more.
+  answers = jnp.broadcast_to(upper[..., None], (*upper.shape, ANSWERS))
+  (draws,) = noise.draws(key, [answers.shape], data.by_user.mesh)
+  noisy = _finite(hyper.moments.add(answers, draws)).mean(axis=-1)
+  noisy = noisy * jnp.where(above[0] == above[1], 1.0, 0.5**0.5)[None]
+  full = jnp.zeros(sums.shape).at[:, above[0], above[1]].set(noisy)
+  full = full.at[:, above[1], above[0]].set(noisy)
+  full = full / jnp.stack([1.0, hyper.count_weight])[:, None, None]
+  return _with_items(state._replace(sums=state.sums._replace(second=full)))
+
+
+def _residuals(state: State, data: Data) -> kernel.Residuals:
+  hyper = state.hyper
+  return kernel.residuals(
+    kernel.table(data.by_user),
+    hyper.center + state.mean,
+    hyper.width,
+    hyper.bias_ridge,
+  )
+
+
+def item_counts(
+  noisy: jax.Array, counted: jax.Array, std: jax.Array
+) -> jax.Array:
+  """Sums [I] of users' weights, above 0, from the first sums [I, 2]."""
+  error = jnp.broadcast_to(std, noisy.shape[:1])
+  count = positive_counts(noisy[:, 0], error) / counted
+  return jnp.maximum(count, 1e-3 * jnp.max(count))
+
+
+def item_means(
+  noisy: jax.Array, counted: jax.Array, std: jax.Array
+) -> jax.Array:
+  """Means [I] of residuals, in widths of the scale, from the first sums.
+
+  They are shrunk to a common one by what is known of the noise; how far means
+  vary is estimated from the sums themselves.
+  """
+  count, total = item_counts(noisy, counted, std), noisy[:, 1]
+  common = jnp.sum(total) / jnp.sum(count)
+  apart = total - common * count
+  spread = jnp.sum(jnp.square(apart)) - len(count) * jnp.square(std)
+  spread = jnp.maximum(spread, 0.0) / jnp.sum(jnp.square(count))
+  part = jnp.square(count) * spread
+  mean = common + apart / count * part / (part + jnp.square(std))
+  half = 2.0 ** (LABEL_BITS - 1)
+  return jnp.clip(mean, -half, half) / 2.0**LABEL_BITS
+
+
+def covariance(
+  second: jax.Array, count: jax.Array, stds: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+  """(C [I, I], whether it is told from noise) of what a user's row varies by.
+
+  Args:
+    second: [2, I, I] noisy sums of x x^T and a a^T.
+    count: [I] how often items are rated, in any unit.
+    stds: of the noise on a diagonal entry of each; it is less by the square
+      root of 2 off the diagonal.
+  """
+  products, together = second
+  items, diagonal = len(count), jnp.eye(len(count), dtype=bool)
+  part = count / jnp.sum(count)
+  errors = [std * 0.5**0.5 for std in stds]
+  # Items that are rated independently have co-counts of this form, and what is
+  # beyond it is kept as far as it stands out of the noise.
+  independent = jnp.where(diagonal, 0.0, part[:, None] * part[None])
+  square = jnp.maximum(jnp.sum(jnp.square(independent)), 1e-30)
+  factor = jnp.sum(independent * together) / square
+  independent = independent * factor
+  rest = jnp.where(diagonal, 0.0, together - independent)
+  size, axes = eigen(rest)
+  edge = 2 * errors[1] * items**0.5
+  size = jnp.sign(size) * jnp.sqrt(
+    jnp.maximum(jnp.square(size) - jnp.square(edge), 0.0)
+  )
+  together = independent + (axes * size[None]) @ axes.T
+  together = jnp.maximum(together, _LEAST_COUNT * independent)
+  pairs = max(items * (items - 1), 1)
+  told = jnp.sum(independent) / pairs > _MIN_TOGETHER * errors[0]
+  # Rows have norm 1, so that this is the number of users, about.
+  each = part * jnp.maximum(jnp.trace(products), 1.0)
+  clean = cleaned(products - jnp.diag(_OWN * each), errors[0])
+  shared = clean / jnp.where(told & ~diagonal, together, 1.0)
+  own = jnp.diagonal(clean) / each + _OWN
+  return jnp.where(diagonal, jnp.diag(own), shared), told
+
+
+def cleaned(noisy: jax.Array, std: jax.Array) -> jax.Array:
+  """The symmetric matrix [I, I] of which `noisy` is one with noise.
+
+  `std` is that off the diagonal. The eigenvectors are kept, and an eigenvalue
+  is less by what noise adds to it on average, which all eigenvalues tell.
+  """
+  size, axes = eigen(noisy)
+  apart = size[:, None] - size[None]
+  push = apart / (jnp.square(apart) + jnp.square(_SMOOTH * std) + 1e-30)
+  size = size - 2 * _MORE * jnp.square(std) * jnp.sum(push, axis=1)
+  return (axes * ascending(size)[None]) @ axes.T
+
+
+def ascending(values: jax.Array) -> jax.Array:
+  """The ascending numbers [N] closest to `values`: isotonic regression."""
+  size = len(values)
+  sums = jnp.concatenate([jnp.zeros(1), jnp.cumsum(values)])
+  first, last = jnp.arange(size)[:, None], jnp.arange(size)[None]
+  mean = (sums[None, 1:] - sums[:-1, None]) / jnp.maximum(last - first + 1, 1)
+  mean = jnp.where(first <= last, mean, jnp.inf)
+  least = jax.lax.cummin(mean, axis=1, reverse=True)
+  return jnp.max(jnp.where(first <= last, least, -jnp.inf), axis=0)
+
+
+def _with_items(state: State) -> State:
+  """The state with the item factors and the ridge that its sums give."""
+  hyper, sums = state.hyper, state.sums
+  rank = state.factors.item.shape[1] - 2
+  count = item_counts(sums.first, hyper.counted, hyper.means.std)
+  std = hyper.moments.std / ANSWERS**0.5
+  stds = std, std / hyper.count_weight
+  matrix, told = covariance(sums.second, count, stds)
+  size, axes = eigen(_finite(matrix))
+  ridge = jnp.maximum(jnp.quantile(size, _RIDGE_QUANTILE), 0.05)
+  # Before the second step all sums are zero, and nothing is told.
+  weight = jnp.sqrt(jnp.maximum(size[-rank:] - ridge, 0.0)) * told
+  item = _items(axes[:, -rank:] * weight[None], state.mean)
+  factors = state.factors._replace(item=item)
+  return state._replace(factors=factors, ridge=jnp.where(told, ridge, 1.0))
+
+
+def _items(vector: jax.Array, mean: jax.Array) -> jax.Array:
+  """[I, D + 2]: vector, mean and a 1 for the user's bias."""
+  mean = mean[:, None]
+  return jnp.concatenate([vector, mean, jnp.ones_like(mean)], axis=1)
+
+
+def step(key: jax.Array, state: State, data: Data) -> State:
+  """One of the two releases. Privacy: see `moments`."""
+  state = jax.lax.cond(
+    state.done == 0,
+    functools.partial(_first, key, data=data),
+    functools.partial(_second, key, data=data),
+    state,
+  )
+  return state._replace(done=state.done + 1)
+
+
+def model(state: State, data: Data) -> Release:
+  """Items, and what each user fits to their own ratings; not released."""
+  hyper, item = state.hyper, state.factors.item
+  prior = jnp.zeros(item.shape[1]).at[-2].set(1.0)
+  ridge = jnp.full_like(prior, state.ridge).at[-1].set(hyper.bias_ridge)
+  fit = Fit(prior, ridge.at[-2].set(jnp.inf))
+  count = item_counts(state.sums.first, hyper.counted, hyper.means.std)
+  items = Release(Factors(None, item), hyper.center, fit, count)
+  return fitted_users(data.by_user, items)
+
+
+def _sums(key: jax.Array, state: State, data: Data) -> tuple[jax.Array, ...]:
+  """The noisy sums that everything is computed from."""
+  del key, data
+  return tuple(state.sums)
+
+
+def moments(config: MomentsConfig) -> System:
+  """Means and the covariance of items; users predict at home.
+
+  Privacy: each step releases sums over users of terms that are functions of
+  their own ratings, and of what the step before released: Gaussian mechanisms
+  whose unit is a user. All answers together, adaptively, are one with 1/m^2 =
+  sum of 1/m_s^2 (Dong, Roth and Su 2022, Corollary 3.3). What there is depends
+  on public facts alone: settings, and the numbers of users and items. Means,
+  factors and ridge are computed from noisy sums.
+  What a user fits to the released items goes to that user only: joint
+  differential privacy, as for `dpals`. docs/privacy/moments.md has the proof.
+  """
+
+  def init(key: jax.Array, data: Data) -> State:
+    del key  # nothing is random before the first release
+    users, items = (rows.num_rows for rows in data)
+    check_size(users, items)
+    hyper, zero = hyper_of(config, users), jnp.zeros(items)
+    rank = min(config.rank, items)
+    factors = Factors(
+      jnp.zeros((users, rank + 2)).at[:, -2].set(1.0),
+      _items(jnp.zeros((items, rank)), zero),
+    )
+    sums = Sums(jnp.zeros((items, 2)), jnp.zeros((2, items, items)))
+    return State(factors, sums, zero, jnp.float32(1), jnp.int32(0), hyper)
+
+  return System(
+    init=init,
+    step=step,
+    model=model,
+    steps=STEPS,
+    guarantee=plan(config).guarantee,
+    views={'sums': _sums},
+    scale=config.scale,
+  )
+
+
+def hyper_of(config: MomentsConfig, num_users: int) -> Any:
+  """The traced settings for that many users."""
+  spacing = lattice_spacings(config, num_users)
+  tables = {
+    name: noise.lattice_noise(
+      std,
+      spacing[name],
+      limit='int32: use a larger epsilon',
+    )
+    for name, std in plan(config).noise.items()
+  }
+  return traced(
+    config,
+    'width',
+    'center',
+    'bias_ridge',
+    'count_weight',
+    counted=counted(config),
+    **tables,
+  )
