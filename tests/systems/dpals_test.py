@@ -719,6 +719,7 @@ def test_the_statement_is_about_users():
     'item factors',
     'offset',
     'noisy counts of items',
+    "ridges of users' fits",
     'item ids',
   )
 
