@@ -199,6 +199,8 @@ def certificate(
     document['parameters']['public_ratings'] = public_ratings
     document['assumptions'].append(wording.PUBLIC_RATINGS)
     document['not_covered'].append(wording.UNPROTECTED)
+  if 'item_features' in document['parameters']:
+    document['assumptions'].append(wording.ITEM_FEATURES)
   if personal is not None:
     document['personal'] = {**personal, 'worst_case': document['epsilon']}
   validate(document)

@@ -55,6 +55,8 @@ def check(
     stated |= said(guarantee, document['delta'])
     if 'public_ratings' in document['parameters']:
       stated['assumptions'].append(wording.PUBLIC_RATINGS)
+    if 'item_features' in document['parameters']:
+      stated['assumptions'].append(wording.ITEM_FEATURES)
   wrong = [name for name in stated if not _close(stated[name], document[name])]
   if status == 'stated' and wrong != ['status']:
     return  # another guarantee than the plan's: its author's own system

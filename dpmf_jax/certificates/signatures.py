@@ -26,7 +26,7 @@ def sign(folder: str | Path, private_key: str | Path) -> Path:
   path, folder = Path(private_key), Path(folder)
   key: Any = None
   # TypeError: it needs a password.
-  with contextlib.suppress(ValueError, TypeError, unknown):
+  with contextlib.suppress(ValueError, TypeError, *unknown):
     key = serialization.load_pem_private_key(path.read_bytes(), None)
   if not isinstance(key, ed25519.Ed25519PrivateKey):
     raise ValueError(
@@ -51,7 +51,7 @@ def verify(folder: str | Path, public_key: str | Path) -> None:
 
   path, folder = Path(public_key), Path(folder)
   key: Any = None
-  with contextlib.suppress(ValueError, unknown):
+  with contextlib.suppress(ValueError, *unknown):
     key = serialization.load_pem_public_key(path.read_bytes())
   if not isinstance(key, ed25519.Ed25519PublicKey):
     raise ValueError(f'{path} is not an Ed25519 public key in PEM')
@@ -69,11 +69,11 @@ def verify(folder: str | Path, public_key: str | Path) -> None:
 
 def _cryptography() -> tuple[Any, Any, Any]:
   try:
-    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.exceptions import InternalError, UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ed25519
   except ImportError:
     raise ValueError(
       "signatures need the package cryptography: pip install 'dpmf-jax[secure]'"
     ) from None
-  return serialization, ed25519, UnsupportedAlgorithm
+  return serialization, ed25519, (UnsupportedAlgorithm, InternalError)

@@ -67,6 +67,11 @@ PUBLIC_RATINGS = (
   'the private ratings are: they were not taken from these, nor chosen by '
   'looking at them.'
 )
+ITEM_FEATURES = (
+  'The features of items (item_features, by their SHA-256) are the same '
+  'whatever the ratings are: they were not computed from these, nor chosen by '
+  'looking at them.'
+)
 UNPROTECTED = (
   'the public ratings that items start from: they are not protected, and '
   'released items tell of them; where a person may be in them and in the '

@@ -159,6 +159,13 @@ _USER_FEATURES = flags.DEFINE_string(
   'objective_pmf and personalized_pmf, sound: a file of user,number,number,... '
   'with public facts of users, such as age. Never computed from the ratings.',
 )
+_ITEM_FEATURES = flags.DEFINE_string(
+  'item_features',
+  None,
+  'A file of item,number,number,... with public facts of items, such as genres '
+  'and a year, that means of items follow as far as noisy sums say so. For '
+  'auto, power_mf and dpals.',
+)
 _PUBLIC_RATINGS = flags.DEFINE_string(
   'public_ratings',
   None,
@@ -254,8 +261,8 @@ GROUPS = {
   'data': (
     'dataset', 'data_dir', 'ratings', 'scale', 'max_count', *reading.FLAGS,
     'ratings_cache', 'titles', 'item_ids', 'user_ids', 'num_users',
-    'user_features', 'public_ratings', 'public_titles', 'save_prior',
-    'attributes', 'split', 'test_fraction', 'split_seed',
+    'user_features', 'item_features', 'public_ratings', 'public_titles',
+    'save_prior', 'attributes', 'split', 'test_fraction', 'split_seed',
   ),
   'privacy': (
     'epsilon', 'delta', 'unit', 'relation', 'variant', *specifications.FLAGS,
@@ -270,6 +277,7 @@ ONLY = {
     ('public_ratings', 'public_titles', 'save_prior'),
     ('power_mf', 'dpals', 'ranking_mf'),
   ),
+  'item_features': ('power_mf', 'dpals'),
   'user_features': tuple(n for n, s in plans.SPECS.items() if s.takes_features),
   **dict.fromkeys(
     specifications.FLAGS,
@@ -338,6 +346,7 @@ def _arguments() -> dict[str, Any]:
       raise ValueError('--attributes is for --system=sdfm alone')
     given['attributes'] = _attributes(ratings)
   features, hashed = _features(ratings)
+  item_features, hashed_items = _item_features(ratings)
   return given | {
     'ratings': ratings,
     'scale': _scale(),
@@ -346,6 +355,7 @@ def _arguments() -> dict[str, Any]:
     'system': asked_for,
     'variant': _VARIANT.value,
     'user_features': features,
+    'item_features': item_features,
     'public_ratings': _prior(),
     'threshold': specifications.threshold(),
     'asked': specifications.asked(),
@@ -362,7 +372,7 @@ def _arguments() -> dict[str, Any]:
     'devices': _DEVICES.value,
     'report_every': _REPORT_EVERY.value,
     'checkpoint_seconds': _CHECKPOINT_SECONDS.value,
-    'public': specifications.public() | hashed,
+    'public': specifications.public() | hashed | hashed_items,
   }
 
 
@@ -434,6 +444,18 @@ def _features(ratings) -> tuple[Any, dict[str, str]]:
   return read_user_features(ratings, path), hashed
 
 
+def _item_features(ratings) -> tuple[Any, dict[str, str]]:
+  """The same of items."""
+  from dpmf_jax import files
+  from dpmf_jax.ratings.attributes import read_item_features
+
+  path = _ITEM_FEATURES.value
+  if path is None:
+    return None, {}
+  hashed = {'item_features': f'sha256 {files.sha256(Path(path))}'}
+  return read_item_features(ratings, path), hashed
+
+
 def _prior() -> Any:
   """What --public_ratings say of items; None without them."""
   from dpmf_jax.ratings import catalog, formats, given, priors
@@ -446,6 +468,11 @@ def _prior() -> Any:
       if flag.value is not None:
         raise ValueError(f'--{flag.name} needs --public_ratings')
     return None
+  if path in (_DATASET.value, _RATINGS.value):
+    raise ValueError(
+      f'--public_ratings={path} are the ratings themselves, which are private: '
+      'give others, that anyone may see'
+    )
   ratings: Any = path
   if path in catalog.NAMES and not Path(path).exists():
     ratings = catalog.load(path, data_dir=_DATA_DIR.value)

@@ -23,10 +23,6 @@ MAX_RANK = 8
 # From which on pairs of items are worth their noise; Jester has 0.69 at epsilon
 # 0.1, where they are.
 _PAIRS_FROM = 0.6
-# With so many users for each item, sums over users are worth more than sums of
-# factors of all users and all items: whole users are protected then. Jester, of
-# the public data sets, has 250.
-_USERS_PER_ITEM = 50
 
 
 def rank_for(mu: float, num_users: int, num_items: int) -> int:
@@ -85,11 +81,10 @@ def recommended(
   Unit 'rating' (relation 'add_remove') is `power_mf`: factors where `signal`
   is at least 14, one for every 6 of it, 3 to 16 of them, in 6 rounds below 24
   and in 8 from there; and item means alone below 14, or where delta is 0. Unit
-  'user' is `dpals`, with a rank by `auto.rank_for`. Either is `moments` where
-  there are few items and many users (`pays_for_pairs`); and unit 'rating' is
-  `dpals`, too, where that has factors and there are 50 users and more for each
-  item: what protects a user protects each of their ratings, and the guarantee
-  says user.
+  'user' is `moments` where there are few items and many users
+  (`pays_for_pairs`), and else `dpals`, with a rank by `auto.rank_for`. A rating
+  is not protected by as much: who adds one is a user who goes and another who
+  comes.
 
   Args:
     unit: what is protected.
@@ -107,19 +102,21 @@ def recommended(
       f'num_users={num_users!r} and num_items={num_items!r} must be at least 1'
     )
   delta = checked_number('delta', delta)
-  if unit not in ('rating', 'user'):
-    raise ValueError(f"unit={unit!r} must be 'rating' or 'user'")
-  if unit == 'user' and not delta > 0:
-    raise ValueError(f'unit user needs a delta above 0, got {delta}')
-  if delta > 0:
+  if unit == 'user':
+    if not delta > 0:
+      raise ValueError(f'unit user needs a delta above 0, got {delta}')
     mu = gaussian.mu_of(epsilon, delta)
     # With one item there are no pairs.
-    if num_items > 1 and pays_for_pairs(mu, num_users, num_items):
+    if (
+      num_items > 1
+      and pays_for_pairs(mu, num_users, num_items)
+      and moments.ends_are_paid(epsilon, delta)
+    ):
       return 'moments', {'relation': 'add_remove'}
     rank = rank_for(mu, num_users, num_items)
-    few_items = num_users >= _USERS_PER_ITEM * num_items
-    if unit == 'user' or (rank and few_items):
-      return 'dpals', {'relation': 'add_remove', 'rank': rank}
+    return 'dpals', {'relation': 'add_remove', 'rank': rank}
+  if unit != 'rating':
+    raise ValueError(f"unit={unit!r} must be 'rating' or 'user'")
   rank, rounds = 0, 1
   if delta > 0:
     strength = signal(

@@ -89,6 +89,17 @@ def check_size(num_users: int, num_items: int) -> None:
     )
 
 
+def ends_are_paid(epsilon: float, delta: float) -> bool:
+  """Whether there is noise for that, with the settings by default."""
+  try:
+    MomentsConfig(
+      relation='add_remove', scale=(0.0, 1.0), epsilon=epsilon, delta=delta
+    )
+  except ValueError:
+    return False
+  return True
+
+
 def counted(config: MomentsConfig) -> int:
   """`count_scale` in the units of residuals."""
   return round(config.count_scale * 2**LABEL_BITS)
@@ -172,7 +183,13 @@ def _guarantee(
     unit='user',
     relation=config.relation,
     adversary=assumptions.JOINT_ADVERSARY,
-    released=('item factors', 'offset', 'noisy counts of items', 'item ids'),
+    released=(
+      'item factors',
+      'offset',
+      'noisy counts of items',
+      "prior and ridges of users' fits",
+      'item ids',
+    ),
     secret=('ratings', 'user factors', 'user ids', 'random key'),
     assumptions=(
       assumptions.PUBLIC_SETTINGS,

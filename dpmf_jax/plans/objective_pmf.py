@@ -264,6 +264,7 @@ def learning_parts(
   rest = dataclasses.replace(
     config, epsilon=(1 - share) * config.epsilon, feature_share=0.0
   )
+  _check_tails(rest, config.rank)  # or they would cost more than there is
   first = gaussian_mf.GaussianMFConfig(
     variant='sound',
     relation=config.relation,

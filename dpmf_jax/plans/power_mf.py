@@ -35,6 +35,12 @@ GAUGE_POWER = 0.35
 ERROR_VARIANCE = 0.8
 # Of the slope on item means that each user fits to their own ratings.
 SLOPE_RIDGE = 4.0
+# A bias with ridge k and n ratings is no worse than the mean of these where
+# users' means vary by less than 2/k + 1/n of what ratings do. So where a user
+# has few, as far as noisy counts tell, its ridge is less: by this share without
+# any, and half of the way with so many.
+LEAST_BIAS_RIDGE = 0.4
+HALF_BIAS_RIDGE = 20.0
 # Where there are fewer ratings, item means are asked for instead of factors: mu
 # N / sqrt(U I), and N / U. With ten ratings, half of what a factor explains is
 # known to a user, if that is a tenth of what they leave unexplained.
@@ -79,7 +85,7 @@ class PowerMFConfig:
   count_scale: float = declare.setting(default=1.0, above=0)
   residual_bound: float = declare.setting(default=0.6, minimum=1e-3, maximum=16)
   relaxation: float = declare.setting(default=0.5, above=0, maximum=1)
-  bias_ridge: float = declare.own_ridge(default=2.0, what='a bias')
+  bias_ridge: float = declare.own_ridge(default=5.0, what='a bias')
   vector_ridge: float = declare.own_ridge(default=1.5, what='a vector')
   shift: int = declare.setting(default=6, minimum=0, maximum=PRODUCT_BITS)
   lattice_bits: int = declare.setting(default=10, minimum=4, maximum=18)

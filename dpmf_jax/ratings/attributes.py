@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpmf_jax.ratings import tokens
-from dpmf_jax.ratings.formats import check_users_once, read_user_table
+from dpmf_jax.ratings.formats import Column, check_once, read_user_table
 from dpmf_jax.ratings.ids import DataError, Where, places
 from dpmf_jax.ratings.table import Ratings
 
@@ -140,25 +140,46 @@ def read_user_features(
   Privacy: the file must be public, and known without looking at the ratings.
   """
   table = read_user_table(path)
+  features = _in_order(table, ratings.user_ids, path, 'user')
+  largest = _largest_norm(np.asarray(table.value, np.float64), table.where)
+  constant = np.ones((ratings.num_users, 1))
+  return np.hstack([constant, features / largest]) * 0.5**0.5
+
+
+def read_item_features(
+  ratings: Ratings, path: str | os.PathLike[str]
+) -> np.ndarray:
+  """[I, D] numbers of a file of item,number,number,... for all items.
+
+  With or without a header that names the item. Lines of other items are left
+  out.
+
+  Privacy: the file must be public, and known without looking at the ratings.
+  """
+  return _in_order(read_user_table(path), ratings.item_ids, path, 'item')
+
+
+def _in_order(
+  table: Column, ids: np.ndarray, path: StrPath, role: str
+) -> np.ndarray:
+  """The numbers [N, D] of a table, in the order of `ids`, each there once."""
   value = np.asarray(table.value, np.float64)
   good = np.isfinite(value).all(axis=1)
   if not good.all():
     raise DataError(f'{table.where(int((~good).argmax()))}: is not finite')
-  check_users_once(table)
-  ids, index = table.users
-  place = places(ratings.user_ids, ids)[index]
+  check_once(table, role)
+  names, index = table.users
+  place = places(ids, names)[index]
   known = np.flatnonzero(place >= 0)
-  missing = np.setdiff1d(np.arange(ratings.num_users), place[known])
+  missing = np.setdiff1d(np.arange(len(ids)), place[known])
   if len(missing):
     raise DataError(
-      f'{path}: {len(missing)} user(s) have no line, the first is '
-      f'{ratings.user_ids[missing[0]]}'
+      f'{path}: {len(missing)} {role}(s) have no line, the first is '
+      f'{ids[missing[0]]}'
     )
-  features = np.empty((ratings.num_users, value.shape[1]))
+  features = np.empty((len(ids), value.shape[1]))
   features[place[known]] = value[known]
-  largest = _largest_norm(value, table.where)
-  constant = np.ones((ratings.num_users, 1))
-  return np.hstack([constant, features / largest]) * 0.5**0.5
+  return features
 
 
 def _largest_norm(value: np.ndarray, where: Where) -> float:

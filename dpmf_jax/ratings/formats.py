@@ -306,8 +306,8 @@ def read_user_table(
   )
 
 
-def check_users_once(table: Column) -> None:
-  """Raises DataError at the first user that was there before."""
+def check_once(table: Column, role: str = 'user') -> None:
+  """Raises DataError at the first user, or item, that was there before."""
   ids, index = table.users
   if len(ids) == len(index):
     return
@@ -315,7 +315,8 @@ def check_users_once(table: Column) -> None:
   again[np.unique(index, return_index=True)[1]] = False
   row = int(again.argmax())
   raise DataError(
-    f'{table.where(row)}: user {ids[index[row]]} is there before; keep one line'
+    f'{table.where(row)}: {role} {ids[index[row]]} is there before; keep one '
+    'line'
   )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,16 @@ Where = Callable[[int], str]  # row number -> the words that locate it
 
 
 class DataError(ValueError):
-  """Ratings that cannot be used; the message says which, and what to do."""
+  """Ratings that cannot be used; the message says which, and what to do.
+
+  On one line, whatever ids and names are in it.
+  """
+
+  def __init__(self, message: str = ''):
+    escaped = lambda found: repr(found.group())[1:-1]
+    super().__init__(
+      re.sub(r'[\x00-\x1f\x7f-\x9f\u2028\u2029]', escaped, message)
+    )
 
 
 class OutsideScaleError(DataError):

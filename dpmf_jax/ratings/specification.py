@@ -19,7 +19,7 @@ import numpy as np
 
 from dpmf_jax.ratings.formats import (
   Column,
-  check_users_once,
+  check_once,
   read_column,
   read_user_table,
 )
@@ -269,7 +269,7 @@ def read_users(path: str | os.PathLike[str]) -> Column:
   """
   table = read_user_table(path, 'epsilon')
   _checked(table.value, 'epsilon', table.where)
-  check_users_once(table)
+  check_once(table)
   return table
 
 

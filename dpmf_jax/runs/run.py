@@ -124,12 +124,30 @@ class Run:
     ]
     return [(value, label) for value, label in found if value is not None]
 
+  def _beaten(self) -> list[str]:
+    """A line that names the means that predict held-out ratings better.
+
+    Biases of both sides are no such means: they are a model, and not private.
+    """
+    own = self.metrics.get('test_rmse')
+    better = [
+      f'the {name.replace("_", " ")} ({value:.4f})'
+      for name, value in self.metrics.get('baselines', {}).items()
+      if name != 'bias' and own is not None and own > value
+    ]
+    if not better:
+      return []
+    return [
+      f'  warning: {own:.4f} on held-out ratings is worse than '
+      f'{" and ".join(better)}; more epsilon may help'
+    ]
+
   def _plot_curve(self, path: Path | io.BytesIO) -> None:
     curve, baselines = self.metrics['curve'], self.metrics['baselines']
     plots.learning_curve(path, curve, baselines, title=self.title)
 
   def __repr__(self) -> str:
-    lines = [self.title]
+    lines = [self.title, *self._beaten()]
     lines += [f'  RMSE {value:.4f}  {label}' for value, label in self._errors()]
     if 'ranking' in self.metrics:
       space = [''] if len(lines) > 1 else []
@@ -152,10 +170,14 @@ class Run:
       for notice in wording.notices(self.certificate)
     )
     return (
-      f'<h4>{mark(self.title)}</h4>{notices}{self._accuracy_html()}<details>'
+      f'<h4>{mark(self.title)}</h4>{self._beaten_html()}{notices}'
+      f'{self._accuracy_html()}<details>'
       '<summary>What is guaranteed, and what must stay secret</summary><pre>'
       f'{mark(wording.summary(self.certificate))}</pre></details>'
     )
+
+  def _beaten_html(self) -> str:
+    return ''.join(f'<p>{html.escape(said)}</p>' for said in self._beaten())
 
   def _accuracy_html(self) -> str:
     mark, parts = html.escape, []

@@ -30,6 +30,7 @@ from dpmf_jax.rows import Data, device_mesh, training_data
 from dpmf_jax.runs import choosing, folders, measuring, recording, timing
 from dpmf_jax.runs.choosing import Chosen, Threshold
 from dpmf_jax.runs.run import Run
+from dpmf_jax.systems.item_facts import with_facts
 from dpmf_jax.systems.public import with_public
 from dpmf_jax.training import fit
 from dpmf_jax.types import System
@@ -65,6 +66,7 @@ def train(
   item_ids: Sequence[Any] | None = None,
   num_users: int | None = None,
   user_features: np.ndarray | None = None,
+  item_features: np.ndarray | None = None,
   public_ratings: Any = None,
   threshold: Threshold | None = None,
   asked: AskedEpsilons | None = None,
@@ -118,9 +120,12 @@ def train(
       as there may be, not counted in the ratings.
     user_features: [U, F] public facts of users in the order of
       `ratings.user_ids`, for systems that take them.
+    item_features: [I, F] public facts of items in the order of
+      `ratings.item_ids`, such as genres and a year, that means of items follow
+      as far as noisy sums say so. For power_mf and dpals.
     public_ratings: ratings that anyone may see, of the same items by title or
       id, which items start from: what `ratings` may be, or a `Prior` or the
-      file of one (`save_prior`). For `auto`, power_mf, dpals and ranking_mf.
+      file of one (`save_prior`). For power_mf, dpals and ranking_mf.
       They are not protected, and must not be taken from `ratings`.
     threshold: personalised systems, in place of epsilon: the epsilon that
       noise is made for, or a rule for it that looks at `asked`.
@@ -181,12 +186,17 @@ def train(
   )
   public_prior = None
   if public_ratings is not None:
+    _check_apart(ratings, public_ratings)
     public_prior = matched(prior_of_public(public_ratings), table)
     system_of_both = with_public(chosen.name, chosen.system, public_prior)
     chosen = chosen._replace(system=system_of_both)
     if progress:
       shown = np.mean(public_prior.place[table.item] >= 0)
       print(f'{public_prior} (not for publication: {shown:.0%} of the ratings)')
+  if item_features is not None:
+    chosen = chosen._replace(
+      system=_with_item_features(chosen, table, item_features, public_ratings)
+    )
   made = chosen.system
   lap('system chosen')
   if table.most_users and made.guarantee.unit != 'user':
@@ -223,7 +233,11 @@ def train(
     known = {*facts, 'num_users', 'public_ratings'}
     further = _further(public or {}, known, chosen)
     # A hash of the file that features are from says more than one of an array.
-    facts |= {**_stated_features(user_features), **further}
+    facts |= {
+      **_stated_features('user_features', user_features),
+      **_stated_features('item_features', item_features),
+      **further,
+    }
     if lists['users'] != wording.SECRET_COUNTED:
       facts['num_users'] = table.num_users
     identity = {
@@ -510,9 +524,36 @@ def _further(
   return public
 
 
-def _stated_features(features: np.ndarray | None) -> dict[str, str]:
+def _check_apart(ratings: Any, public: Any) -> None:
+  """Refuses ratings that are given as private and as public, by name alone."""
+  named = all(isinstance(x, str | os.PathLike) for x in (ratings, public))
+  if public is ratings or (named and os.fspath(ratings) == os.fspath(public)):
+    raise ValueError(
+      'public_ratings are the ratings themselves, which are private: give '
+      'others, that anyone may see'
+    )
+
+
+def _with_item_features(
+  chosen: Chosen, ratings: Ratings, features: np.ndarray, public: Any
+) -> System:
+  """The system with means around public facts of items."""
+  if public is not None:
+    raise ValueError(
+      'item_features and public_ratings both say what means of items are '
+      'around: give one of them'
+    )
+  if len(np.shape(features)) != 2 or len(features) != ratings.num_items:
+    raise ValueError(
+      f'item_features of shape {np.shape(features)} must have a row for each '
+      f'of the {ratings.num_items} items'
+    )
+  return with_facts(chosen.name, chosen.system, features)
+
+
+def _stated_features(name: str, features: np.ndarray | None) -> dict[str, str]:
   digest = _digest(features)
-  return {'user_features': f'sha256 {digest}'} if digest else {}
+  return {name: f'sha256 {digest}'} if digest else {}
 
 
 def _digest(array: Any) -> str | None:

@@ -120,9 +120,11 @@ def _second(key: jax.Array, state: State, data: Data) -> State:
   items = sums.shape[-1]
   above = jnp.triu_indices(items)
   upper = sums[:, above[0], above[1]]
-  answers = jnp.broadcast_to(upper[None], (ANSWERS, *upper.shape))
+  # Last, so that the two draws of a pair are never for one number: a user's
+  # whole move would be in both, and the ends of the pair cost more.
+  answers = jnp.broadcast_to(upper[..., None], (*upper.shape, ANSWERS))
   (draws,) = noise.draws(key, [answers.shape], data.by_user.mesh)
-  noisy = _finite(hyper.moments.add(answers, draws)).mean(axis=0)
+  noisy = _finite(hyper.moments.add(answers, draws)).mean(axis=-1)
   noisy = noisy * jnp.where(above[0] == above[1], 1.0, 0.5**0.5)[None]
   full = jnp.zeros(sums.shape).at[:, above[0], above[1]].set(noisy)
   full = full.at[:, above[1], above[0]].set(noisy)

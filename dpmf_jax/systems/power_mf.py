@@ -351,7 +351,10 @@ def _released(state: State) -> Release:
   offset = (hyper.low + hyper.high) / 2 + hyper.quarter * known.common
   prior = jnp.zeros(item.shape[1]).at[0].set(1.0)
   ridge = jnp.full_like(prior, hyper.vector_ridge).at[0].set(hyper.slope_ridge)
-  ridge = (ridge * jnp.square(hyper.quarter)).at[1].set(hyper.bias_ridge)
+  own = known.number.sum() / len(state.factors.user)
+  share = hyper.least_bias_ridge * hyper.half_bias_ridge + own
+  bias_ridge = hyper.bias_ridge * share / (hyper.half_bias_ridge + own)
+  ridge = (ridge * jnp.square(hyper.quarter)).at[1].set(bias_ridge)
   fit = Fit(prior, ridge)
   return Release(Factors(None, item), offset, fit, known.number)
 
@@ -460,6 +463,8 @@ def _hyper(config: PowerMFConfig) -> Any:
     gauge_power=settings.GAUGE_POWER,
     error_variance=settings.ERROR_VARIANCE,
     slope_ridge=settings.SLOPE_RIDGE,
+    least_bias_ridge=settings.LEAST_BIAS_RIDGE,
+    half_bias_ridge=settings.HALF_BIAS_RIDGE,
     least_signal=settings.LEAST_SIGNAL,
     least_own=settings.LEAST_OWN,
     loss=settings.loss(config),

@@ -97,11 +97,11 @@ def _of_dpals(state: Any) -> Totals:
   )
 
 
-_TOTALS: dict[str, Callable[[Any], Totals]] = {
+TOTALS: dict[str, Callable[[Any], Totals]] = {
   'power_mf': _of_power_mf,
   'dpals': _of_dpals,
 }
-NAMES = (*_TOTALS, 'ranking_mf')
+NAMES = (*TOTALS, 'ranking_mf')
 
 
 @jax.jit  # Operation by operation it takes seconds the first time.
@@ -165,7 +165,8 @@ def with_public(name: str, system: System, public: Matched) -> System:
   """
   if name not in NAMES:
     raise ValueError(
-      f'system={name} takes no public_ratings: use auto, {", ".join(NAMES)}'
+      f'system={name} takes no public_ratings: use {", ".join(TOTALS)} or '
+      'ranking_mf'
     )
   if name == 'ranking_mf':
     return system._replace(model=_Listed(system, public))
@@ -190,7 +191,7 @@ class _Rated:
   """The model of a system of ratings, with public knowledge."""
 
   def __init__(self, name: str, system: System, public: Matched):
-    self._own, self._totals, prior = system.model, _TOTALS[name], public.prior
+    self._own, self._totals, prior = system.model, TOTALS[name], public.prior
     self._known = jnp.asarray(public.place >= 0)
     self._mean, self._variance, self._factor = (
       jnp.asarray(public.taken(each)) for each in ('mean', 'variance', 'factor')

@@ -209,11 +209,12 @@ def test_a_signature_is_of_one_key_and_one_certificate(trained, tmp_path, pair):
     signatures.sign(trained, public)
 
 
-def test_keys_of_unknown_kinds_are_refused(trained, pair):
+@pytest.mark.parametrize('name', [b'BQYDK2Va', b'BQYDK2Vx'])
+def test_keys_of_other_kinds_are_refused(trained, pair, name):
   private, public = pair
-  for path in pair:  # the name of Ed25519, in base64, made that of another
+  for path in pair:  # 1.3.101.112 in base64: Ed25519, made unknown or Ed448
     content = path.read_bytes()
-    other = content.replace(b'BQYDK2Vw', b'BQYDK2Va')
+    other = content.replace(b'BQYDK2Vw', name)
     assert other != content
     path.write_bytes(other)
   with pytest.raises(ValueError, match='is not an Ed25519 public key'):

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import os
+import shutil
 import stat
 from datetime import datetime, timedelta
 
@@ -478,10 +479,11 @@ def test_public_ratings_are_read_and_kept_as_a_prior(
   launch, ratings_file, tmp_path
 ):
   kept = tmp_path / 'prior.safetensors'
+  public = shutil.copy(ratings_file, tmp_path / f'public_{ratings_file.name}')
   given = '--system=power_mf', '--rank=0', '--epsilon=3'
   done = train(
     launch, ratings_file, tmp_path / 'a', *given,
-    f'--public_ratings={ratings_file}', f'--save_prior={kept}',
+    f'--public_ratings={public}', f'--save_prior={kept}',
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
   assert 'items matched by id' in done.stdout
@@ -500,3 +502,29 @@ def test_public_ratings_are_read_and_kept_as_a_prior(
   )
   assert refused.returncode == 2
   assert refused.stderr.strip() == 'error: --save_prior needs --public_ratings'
+  refused = train(
+    launch, ratings_file, tmp_path / 'd', *given,
+    f'--public_ratings={ratings_file}',
+  )  # fmt: skip
+  assert refused.returncode == 2
+  assert 'are the ratings themselves' in refused.stderr
+
+
+def test_item_features_are_read_and_named(launch, ratings_file, tmp_path):
+  facts = tmp_path / 'items.csv'
+  lines = [f'item-{i},{i % 7},{i % 3}' for i in range(50)]
+  facts.write_text('item,year,size\n' + '\n'.join(lines) + '\n')
+  given = '--system=power_mf', '--rank=0', '--epsilon=3'
+  done = train(
+    launch, ratings_file, tmp_path / 'run', *given, f'--item_features={facts}'
+  )
+  assert done.returncode == 0, done.stderr
+  document = read(tmp_path / 'run' / 'certificate.json')
+  digest = hashlib.sha256(facts.read_bytes()).hexdigest()
+  assert document['parameters']['item_features'] == f'sha256 {digest}'
+  facts.write_text('item,year\nitem-1,3\n')
+  refused = train(
+    launch, ratings_file, tmp_path / 'no', *given, f'--item_features={facts}'
+  )
+  assert refused.returncode == 2
+  assert '49 item(s) have no line' in refused.stderr

@@ -59,6 +59,12 @@ def test_no_features_are_planned_as_features_of_rank_one(name):
   assert plan(config) is plan(config, 1) is plan(config, rank=1)
 
 
+def test_an_epsilon_that_no_noise_gives_is_refused_with_features_to_learn():
+  config = made('objective_pmf', 'sound', epsilon=2.0**64, feature_share=1e-300)
+  with pytest.raises(ValueError, match=r'epsilon=1.8\d*e\+19 must be at most'):
+    SPECS['objective_pmf'].plan(config)
+
+
 def test_a_plan_is_not_changed_by_who_reads_it():
   plan = SPECS['gaussian_mf'].plan(made('gaussian_mf', 'sound'))
   with pytest.raises(TypeError):

@@ -102,6 +102,11 @@ def test_delimiters_in_quotes_and_in_ids(save):
   assert triples(ratings) == [('a', ':b', 3), (':a', 'b', 4)]
 
 
+def test_an_error_is_one_line_whatever_is_in_an_id(save):
+  with pytest.raises(ValueError, match=r'item b\\r\\t d is in line 1, too'):
+    formats.read_ids(save('b\r\t d\nb\r\t d\n'), role='item')
+
+
 def test_long_ids(save):
   long = 'x' * 100
   ratings = formats.read(save(f'{long},1,3\nb,1,4\n{long},2,5\n'), scale=SCALE)

@@ -92,6 +92,18 @@ def test_what_cannot_be_used_is_refused(small_ratings, prior, changed, words):
     dpmf_jax.train(small_ratings, **given)
 
 
+@pytest.mark.parametrize('named', [False, True])
+def test_ratings_are_not_public_and_private_at_once(
+  small_ratings, tmp_path, named
+):
+  given = small_ratings
+  if named:
+    given = tmp_path / 'ratings.csv'
+    given.write_text('user,item,rating\n1,1,5\n1,2,3\n2,1,4\n')
+  with pytest.raises(ValueError, match='are the ratings themselves'):
+    dpmf_jax.train(given, epsilon=1, public_ratings=given, **QUIET)
+
+
 @pytest.mark.slow
 def test_lists_have_public_factors_with_weights_of_their_own(
   small_ratings, prior, tmp_path

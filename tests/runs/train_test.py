@@ -1,5 +1,6 @@
 """`dpmf_jax.train`: from ratings to a run, in one call."""
 
+import dataclasses
 import json
 
 import jax
@@ -46,6 +47,16 @@ def test_it_says_how_good_and_how_private_it_is(run):
   assert 'Guarantee (proved): epsilon = ' in repr(run)
   assert '<img alt="learning curve"' in run._repr_html_()
   assert 'PROVED' in run._repr_html_()
+
+
+def test_what_is_worse_than_a_mean_says_so_at_once(run):
+  above = run.metrics['baselines']['user_mean'] + 1
+  for error, worse in ((0.0, False), (above, True)):
+    made = dataclasses.replace(run, metrics={**run.metrics, 'test_rmse': error})
+    first = repr(made).splitlines()[1]
+    for shown in (first, made._repr_html_()):
+      assert ('is worse than the ' in shown) == worse
+      assert ('the user mean (' in shown) == worse
 
 
 def test_what_is_saved_is_what_a_folder_gets(run, small_ratings, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from dpmf_jax import accounting
 from dpmf_jax.accounting.rounding import LABEL_BITS, MAX_TABLE_ITEMS
 from dpmf_jax.kernels import moments as kernel
+from dpmf_jax.mechanisms import noise
 from dpmf_jax.plans.auto import recommended
 from dpmf_jax.plans.moments import (
   ANSWERS,
@@ -313,6 +314,49 @@ def test_noise_is_what_the_plan_says_and_symmetric(crowd):
   assert np.abs(alike).max() < 0.35
 
 
+@pytest.mark.parametrize('items', [1, 12, 23])
+def test_a_pair_of_draws_is_never_for_one_number_twice(items, monkeypatch):
+  """`tails.uncovered_jointly` of an answer bounds what a pair is moved by."""
+  drawn = []
+
+  def paired(words):
+    number = words[0].astype(jnp.float32)  # tells a pair from others
+    zero = jnp.zeros((2, len(number)), jnp.int32)
+    return noise.Draws(jnp.stack([number, number]), zero)
+
+  def kept(self, counts, draws):
+    drawn.append(np.asarray(draws.value))
+    return counts.astype(jnp.float32)
+
+  monkeypatch.setattr(noise, '_pairs', paired)
+  monkeypatch.setattr(noise.LatticeNoise, 'add', kept)
+  monkeypatch.setattr(moments, '_with_items', lambda state: state)
+  data = training_data(table([(0, 0, 5.0)], 3, items))
+  state = moments.moments(settings()).init(jax.random.key(0), data)
+  moments._second(jax.random.key(1), state, data)
+  (pairs,) = drawn
+  assert pairs.shape == (2, items * (items + 1) // 2, ANSWERS)
+  assert len(np.unique(pairs)) > 0.99 * pairs.size / 2
+  alike = pairs[..., :, None] == pairs[..., None, :]
+  # Words of two pairs may be alike by chance, in float32.
+  assert (alike & ~np.eye(ANSWERS, dtype=bool)).sum() <= 2
+
+
+def test_one_rating_moves_more_than_a_user_who_comes():
+  """What protects whole users is no statement about a rating of theirs."""
+  config = settings()
+  data = lambda rows: training_data(table(rows, 50))
+  state = moments.moments(config).init(jax.random.key(0), data([(0, 0, 5.0)]))
+  both, one = (
+    released_numbers(state, data(rows))
+    for rows in ([(0, 0, 5.0), (0, 1, 4.0)], [(0, 1, 4.0)])
+  )
+  moved = both['moments'] - one['moments']
+  length = np.linalg.norm(moved * lattice_spacings(config, 50)['moments'])
+  bound = plan(config).sensitivity['moments']
+  assert 1.3 * bound < length <= 2 * bound
+
+
 @pytest.mark.parametrize(
   ('epsilon', 'share'), [(0.01, 0.2), (0.1, 0.9), (1.0, 0.02), (20.0, 0.2)]
 )
@@ -467,11 +511,14 @@ def test_auto_asks_for_pairs_where_they_pay():
     budget = {'epsilon': 0.1, 'delta': 1e-6}
     return recommended(unit, **{**facts, **budget, **more})[0]
 
-  assert of() == of(unit='rating') == 'moments'
+  assert of() == 'moments'
   assert of(epsilon=20.0) == 'moments'
   assert of(num_users=5_000) == 'dpals'
-  assert of(unit='rating', num_users=5_000) == 'power_mf'
-  assert of(unit='rating', delta=0.0) == 'power_mf'
+  # Where its ends are not paid for.
+  assert of(epsilon=100.0) == of(delta=1e-9) == 'dpals'
+  # A rating is not what it protects.
+  for more in ({}, {'epsilon': 5.0}, {'delta': 0.0}):
+    assert of(unit='rating', **more) == 'power_mf'
   assert of(num_items=1) == 'dpals'
   # More than are paid for, or than fit into memory, are refused.
   many = {'epsilon': 5.0, 'num_users': 10**6}

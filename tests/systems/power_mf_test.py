@@ -445,7 +445,9 @@ def test_users_fit_a_ridge_regression_of_their_own(small_ratings, rank):
   item = np.asarray(model.factors.item, np.float64)
   assert item.shape == (40, rank + 2)
   np.testing.assert_array_equal(item[:, 1], 1.0)
-  ridge = np.diag([4.0, 2.0] + [1.5] * rank)
+  number = np.sum(model.number) / small_ratings.num_users
+  bias_ridge = 5 * (8 + number) / (20 + number)
+  ridge = np.diag([4.0, bias_ridge] + [1.5] * rank)
   priors = np.tile(np.eye(rank + 2)[0], (small_ratings.num_users, 1))
   want = oracles.user_regressions(
     small_ratings, item, ridge=ridge, priors=priors, offset=float(model.offset)

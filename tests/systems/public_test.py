@@ -156,7 +156,7 @@ def test_means_follow_public_ones_and_what_sums_say_besides():
 
 def test_systems_that_take_none_say_so():
   matched = priors.matched(prior_of('same'), ratings_of(2))
-  with pytest.raises(ValueError, match='takes no public_ratings: use auto'):
+  with pytest.raises(ValueError, match='takes no public_ratings: use power_mf'):
     public.with_public('als', trained('dpals')[0], matched)
   clicks = from_arrays([0, 1], [3, 4], scale=None, max_count=1)
   matched = priors.matched(priors.prior_of(clicks), ratings_of(2))
