@@ -1,17 +1,19 @@
-"""Private Frank-Wolfe (Jain, Thakkar and Thakurta 2018), from the paper's text.
+"""Private Frank-Wolfe after Jain, Thakkar and Thakurta (2018).
 
-Differentially Private Matrix Completion Revisited, ICML 2018, Algorithm 1, with
-joint privacy of whole users. In each of T rounds every user has a residual row
-A_u = P(Y_u - R_u) on their own items, of norm at most L. The server gets W =
-sum over users of A_u^T A_u with symmetric Gaussian noise, and sends its top
-eigenvector v and the root of its eigenvalue l. Every user then moves their own
-row: Y_u = (1 - 1/T) Y_u - (k/T) (A_u v / l') v^T with l' a bit more than l, and
-shortens it to norm L on their own items. k bounds the nuclear norm.
+Differentially Private Matrix Completion Revisited, ICML 2018, with joint
+privacy of whole users. Written from what is known of the algorithm, without the
+full text at hand: details may differ from the paper's. In each of T rounds
+every user has a residual row A_u = P(Y_u - R_u) on their own items, of norm at
+most L. The server gets W = sum over users of A_u^T A_u with symmetric Gaussian
+noise, and sends its top eigenvector v and the root of its eigenvalue l. Every
+user then moves their own row: Y_u = (1 - 1/T) Y_u - (k/T) (A_u v / l') v^T with
+l' a bit more than l, and shortens it to norm L on their own items. k bounds the
+nuclear norm.
 
 Here W has the noise of an exact accountant, T releases of sensitivity L^2 on
 the upper triangle, which is less than the paper's sqrt(64 T ln(1/delta))
 L^2 / epsilon: figures are better than those of the paper's constants. Ratings
-are less the user's own mean, which is free, as in the paper's experiments.
+are less the user's own mean, which is free.
 NumPy, for a table of few items.
 """
 

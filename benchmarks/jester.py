@@ -6,8 +6,8 @@
 and noise have seeds 3, 4, 5 (--seeds): settings were chosen on 0, 1 and 2.
 Delta is 1e-6. `moments`, `dpals` and Frank-Wolfe protect whole users,
 `power_mf` a single rating. Frank-Wolfe is that of Jain, Thakkar and Thakurta
-(2018), from the paper's description (`benchmarks/frank_wolfe.py`), with
-settings chosen for each epsilon on split 0. What they published is on 73k
+(2018), as far as it is known here (`benchmarks/frank_wolfe.py`), with settings
+chosen among twelve on split 0. What they published is on 73k
 users, three times as many, and another split: it stands beside for
 orientation.
 
@@ -56,7 +56,7 @@ _SETTINGS = {
   2.0: (20, 4000.0, 9.0),
   5.0: (20, 4000.0, 9.0),
 }
-# Of `power_mf`: rank and rounds by `auto`, were there no `moments`.
+# Of `power_mf`: rank and rounds by `auto`.
 _POWER = {0.1: (0, 1), 1.0: (0, 1), 2.0: (3, 6), 5.0: (7, 8)}
 # Widths of a scale of 20 in one of 5.
 _SHOWN = 4.0

@@ -183,7 +183,13 @@ def _guarantee(
     unit='user',
     relation=config.relation,
     adversary=assumptions.JOINT_ADVERSARY,
-    released=('item factors', 'offset', 'noisy counts of items', 'item ids'),
+    released=(
+      'item factors',
+      'offset',
+      'noisy counts of items',
+      "prior and ridges of users' fits",
+      'item ids',
+    ),
     secret=('ratings', 'user factors', 'user ids', 'random key'),
     assumptions=(
       assumptions.PUBLIC_SETTINGS,

@@ -39,7 +39,7 @@ SLOPE_RIDGE = 4.0
 # users' means vary by less than 2/k + 1/n of what ratings do. So where a user
 # has few, as far as noisy counts tell, its ridge is less: by this share without
 # any, and half of the way with so many.
-LEAST_BIAS_RIDGE = 0.4
+LEAST_BIAS_RIDGE = 0.5
 HALF_BIAS_RIDGE = 20.0
 # Where there are fewer ratings, item means are asked for instead of factors: mu
 # N / sqrt(U I), and N / U. With ten ratings, half of what a factor explains is
@@ -68,6 +68,9 @@ class PowerMFConfig:
     residual_bound: Residuals are clipped to +- this many quarters of the scale.
     relaxation: Weight of new factors, from the third round on, when they are
       mixed with the old ones.
+    caution: Factors are asked for where there are, by noisy counts, this many
+      times the ratings that they are thought to need, and more of item means
+      elsewhere; with 0 factors are asked for everywhere.
     shift: Bits dropped from exact counts and sums; more for more users.
     lattice_bits: Sums of factors are rounded to 2^-this of their largest term,
       for at most 2^(30 - this) users and items.
@@ -85,6 +88,7 @@ class PowerMFConfig:
   count_scale: float = declare.setting(default=1.0, above=0)
   residual_bound: float = declare.setting(default=0.6, minimum=1e-3, maximum=16)
   relaxation: float = declare.setting(default=0.5, above=0, maximum=1)
+  caution: float = declare.setting(default=1.0, minimum=0)
   bias_ridge: float = declare.own_ridge(default=5.0, what='a bias')
   vector_ridge: float = declare.own_ridge(default=1.5, what='a vector')
   shift: int = declare.setting(default=6, minimum=0, maximum=PRODUCT_BITS)
@@ -270,8 +274,11 @@ _CASES: tuple[tuple[dict[str, Any], Start], ...] = (
   # Nearly all for the item means; and a first or a last release of factors that
   # has as much as it can get.
   ({'epsilon': 4.0, 'rank': 1, 'rounds': 1, 'mean_share': 0.9}, 'known'),
-  ({'epsilon': 4.0, 'rank': 1, 'rounds': 1, **_LITTLE}, 'aligned'),
-  ({'epsilon': 1.0, 'rank': 2, 'rounds': 2}, 'random'),
+  (
+    {'epsilon': 4.0, 'rank': 1, 'rounds': 1, 'caution': 0.0, **_LITTLE},
+    'aligned',
+  ),
+  ({'epsilon': 1.0, 'rank': 2, 'rounds': 2, 'caution': 0.0}, 'random'),
 )
 
 SPEC = Spec(

@@ -1,9 +1,9 @@
-"""From the bytes of a text file to columns, without a loop over lines.
+"""From the bytes of a text file to columns of ids and numbers.
 
 Arrow cuts a text into fields where its lines are plain. Where there is any
-doubt a loop over the lines does, which takes ten times as long, but knows
-quotes, Netflix's format and what to say of a line that is wrong. Both give the
-same fields, and what follows is the same for both.
+doubt a loop over the lines does, which takes longer, but knows quotes,
+Netflix's format and what to say of a line that is wrong. Both give the same
+fields, and what follows is the same for both.
 """
 
 from __future__ import annotations

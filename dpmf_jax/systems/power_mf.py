@@ -244,7 +244,8 @@ def _hidden(state: State) -> jax.Array:
   hyper, number = state.hyper, state.item.number.sum()
   users, items = (len(rows) for rows in state.factors)
   needed = hyper.least_signal * jnp.sqrt(1.0 * users * items) / hyper.loss
-  return number < jnp.maximum(needed, hyper.least_own * users)
+  needed = jnp.maximum(needed, hyper.least_own * users)
+  return number < hyper.caution * needed
 
 
 def _known_items(state: State) -> Means:
@@ -300,6 +301,19 @@ def _item_sums(key, state: State, data: Data) -> State:
   return state._replace(known=_known_items(state))
 
 
+def _unless_hidden(factors, key, state: State, data: Data) -> State:
+  """A step of `factors`, or of `_item_sums` where these are hidden."""
+  # One of the two draws from the key, also where a batch computes both.
+  kind, bits = jax.random.key_impl(key), jax.random.key_data(key)
+
+  def of(step):
+    return lambda bits, state: step(
+      jax.random.wrap_key_data(bits, impl=kind), state, data
+    )
+
+  return jax.lax.cond(_hidden(state), of(_item_sums), of(factors), bits, state)
+
+
 @functools.cache
 def _step(pure: bool, shift: int):
   """A step; one object for equal arguments. Privacy: see `power_mf`."""
@@ -312,13 +326,11 @@ def _step(pure: bool, shift: int):
       phases = (
         lambda key, state: _item_means(key, state, data, how),
         lambda key, state: _user_biases(key, state, data, how),
-        lambda key, state: _user_factors(key, state, data),
-        lambda key, state: _item_factors(key, state, data),
-        lambda key, state: _item_sums(key, state, data),
+        lambda key, state: _unless_hidden(_user_factors, key, state, data),
+        lambda key, state: _unless_hidden(_item_factors, key, state, data),
       )
       done = state.done
-      phase = jnp.where(_hidden(state), 4, 2 + done % 2)
-      phase = jnp.where(done < 2, done, phase)
+      phase = jnp.where(done < 2, done, 2 + done % 2)
       state = jax.lax.switch(phase, phases, key, state)
     return state._replace(done=state.done + 1)
 
@@ -429,6 +441,7 @@ def _hyper(config: PowerMFConfig) -> Any:
     'count_scale',
     'residual_bound',
     'relaxation',
+    'caution',
     'bias_ridge',
     'vector_ridge',
     counts=table(
