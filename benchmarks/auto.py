@@ -25,7 +25,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -115,7 +115,7 @@ def system_rows(name: str, ratings) -> Iterator[tuple[str, System, Any]]:
   """(label, system, what else is known of it) in the order of the table."""
   if _ALS.value:
     yield 'als, not private', built('als', ratings), {}
-  for unit in _UNITS.value:
+  for unit in cast(list[Unit], _UNITS.value):
     for epsilon in map(float, _EPSILONS.value):
       budget = {'epsilon': epsilon, 'delta': DELTA[unit]}
       system, settings = recommended(
