@@ -268,7 +268,13 @@ def _guarantee(
     unit='user',
     relation=config.relation,
     adversary=assumptions.JOINT_ADVERSARY,
-    released=('item factors', 'offset', 'noisy counts of items', 'item ids'),
+    released=(
+      'item factors',
+      'offset',
+      'noisy counts of items',
+      "ridges of users' fits",
+      'item ids',
+    ),
     secret=('ratings', 'user factors', 'user ids', 'random key'),
     assumptions=_ASSUMPTIONS,
     mechanism=f'{config.steps} adaptive sweeps of rank {rank}, each of which '

@@ -238,8 +238,10 @@ def _factors_plan(config: PowerMFConfig) -> Plan:
       f'standard deviation {pairs[0]:.6g} and {pairs[1]:.6g} (one rating '
       f'moves them by at most {pair:.6g} in L2 norm), then {config.rounds} '
       'rounds of sums of clipped residuals times factors, of users and of '
-      f'items, with {rows[0]:.6g} to {rows[-1]:.6g} (one rating moves them '
-      f'by at most {row:.6g})',
+      'items, or, where noisy counts say that there are too few ratings for '
+      'factors, of counts and clipped residuals of items, with '
+      f'{rows[0]:.6g} to {rows[-1]:.6g} (one rating moves them by at most '
+      f'{row:.6g})',
       # A count and a sum of a row, or the row of factors.
       tails=Tails(min(multipliers), max(2, config.rank), steps),
     ),
@@ -258,7 +260,13 @@ def _guarantee(**stated: Any) -> Guarantee:
     unit='rating',
     relation='add_remove',
     adversary=assumptions.RATING_ADVERSARY,
-    released=('item factors', 'offset', 'noisy counts of items', 'id lists'),
+    released=(
+      'item factors',
+      'offset',
+      'noisy counts of items',
+      "ridges of users' fits",
+      'id lists',
+    ),
     secret=('ratings', 'user factors', 'random key'),
     assumptions=_ASSUMPTIONS,
     **stated,

@@ -12,6 +12,7 @@ import oracles
 import pytest
 import scipy.integrate
 import scipy.stats
+from laws import assert_scale
 
 from dpmf_jax import accounting, certificates, files
 from dpmf_jax.accounting import ledger, tails
@@ -26,6 +27,7 @@ from dpmf_jax.plans.dpals import (
   DPALSConfig,
   alternatives,
   check_tails,
+  lattice_spacing,
   plan,
   resolved,
   terms_bound,
@@ -551,6 +553,65 @@ def test_a_user_without_ratings_has_no_vote(crowd):
   assert np.asarray(votes[8]).any()
 
 
+def test_votes_keep_their_bound_exactly():
+  """Also where evidence is just as long as it may be, or no number."""
+  rng = np.random.default_rng(11)
+  evidence = rng.normal(size=(1000, 12)).astype('float32')
+  odds = evidence - evidence[:, :1]
+  length = np.linalg.norm(odds, axis=1, keepdims=True)
+  near = rng.uniform(1 - 1e-6, 1 + 1e-6, (1000, 1))
+  sizes = 2 * near * 10.0 ** rng.choice([-30, 0, 0, 5, 15], (1000, 1))
+  evidence = (odds / length * sizes).astype('float32')
+  no_numbers = np.zeros((5, 12), 'float32')
+  no_numbers[:4, 3] = [np.nan, np.inf, -np.inf, 1e30]
+  no_numbers[4] = np.inf
+  spacing = 2.0**-30
+  find = lambda evidence, rated: np.asarray(
+    dpals_votes.terms(
+      jnp.asarray(evidence),
+      jnp.asarray(rated),
+      bound=jnp.float32(0.7),
+      spacing=jnp.float32(spacing),
+    )
+  )
+  found = find(evidence, np.ones(1000, bool)).tolist()
+  squares = [sum(vote * vote for vote in votes) for votes in found]
+  bound = fractions.Fraction(0.7) / fractions.Fraction(spacing)
+  assert max(squares) <= bound**2
+  assert max(squares) >= (1 - 3e-5) * bound**2
+  assert not find(no_numbers, np.ones(5, bool)).any()
+  assert not find(evidence, np.zeros(1000, bool)).any()
+
+
+@pytest.mark.parametrize('num_users', [1, 6040, 10**6])
+@pytest.mark.parametrize(
+  'more', [{}, {'contribution': 1e6}, {'vector_share': 1e6}]
+)
+def test_the_lattice_has_room_for_all_votes(num_users, more):
+  for rank in (0, 2):
+    config = settings(rank=rank, **more)
+    spacing = lattice_spacing(config, num_users)
+    assert num_users * vote_bound(config) <= 2**30 * spacing
+
+
+@pytest.mark.slow
+def test_votes_have_noise_of_their_own_of_the_scale_of_all_sums():
+  config = settings(rank=0, epsilon=1.0, steps=2)
+  data = training_data(table([(0, 0, 5.0), (1, 1, 2.0)], 5, 3))
+  system = dpals.dpals(config)
+  state = system.init(jax.random.key(0), data)
+  keys = jax.random.split(jax.random.key(1), 1500)
+  after = jax.jit(jax.vmap(system.step, (0, None, None)))(keys, state, data)
+  votes = np.asarray(integer_terms(state, data))[-3:]
+  noisy = np.asarray(after.votes.total) / 2.0 * vote_bound(config)
+  noise = noisy - votes * float(state.hyper.noise.spacing)
+  assert_scale(np.ravel(noise), 'norm', plan(config).noise['sums'])
+  sums = after.items.sums
+  every = np.concatenate([noise, sums.counts, sums.residual], axis=1)
+  pairs = np.corrcoef(every.T)[np.triu_indices(9, 1)]
+  assert abs(pairs).max() < 0.15  # 5.8 deviations
+
+
 def test_votes_decide_unless_noise_hides_them():
   ridges = jnp.array([[5.0, 10, 80], [5, NEVER, NEVER], [NEVER, 10, 80]])
   for total, variance, expected in (
@@ -658,6 +719,7 @@ def test_the_statement_is_about_users():
     'item factors',
     'offset',
     'noisy counts of items',
+    "ridges of users' fits",
     'item ids',
   )
 

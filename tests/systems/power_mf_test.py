@@ -68,6 +68,9 @@ def sums_of(key, state, rows, means, own, other):
   return noisy_sums(key, state, rows, label, own, other)
 
 
+item_sums = jax.jit(module._item_sums)
+
+
 @pytest.mark.parametrize('by', ['item', 'user'])
 @pytest.mark.parametrize('count_scale', [0.4, 2.0])
 def test_removing_any_rating_moves_counts_and_sums_by_at_most_sensitivity(
@@ -136,6 +139,33 @@ def test_removing_any_rating_moves_one_row_of_factor_sums_by_at_most_its_bound(
     largest = max(largest, moved.max())
   if size >= 1:
     assert largest > 0.99 * bound  # it is reached
+
+
+@pytest.mark.parametrize('done', [2, 3])
+def test_counts_and_residuals_in_place_of_factors_have_the_same_bound(done):
+  ratings = spread_ratings()
+  config = make(rank=3, epsilon=20.0)
+  bound = plan(config).sensitivity['factors']
+  asked = 'counted' if done == 2 else 'left'
+
+  def sums(table):
+    data = training_data(table)
+    state = power_mf(config).init(jax.random.key(0), data)
+    state = state._replace(done=jnp.int32(done))
+    # The same noise for all tables.
+    found = item_sums(jax.random.key(1), state, data)
+    total, precision = getattr(found, asked)
+    unit = config.residual_bound if done == 2 else 1.0
+    return np.asarray(total, np.float64) / float(precision) * unit
+
+  before, largest = sums(ratings), 0.0
+  for gone in range(len(ratings)):
+    kept = ratings.take(np.arange(len(ratings)) != gone)
+    moved = np.abs(before - sums(kept))
+    assert moved[ratings.item[gone]] <= bound
+    assert not np.delete(moved, ratings.item[gone]).any()
+    largest = max(largest, moved.max())
+  assert largest > 0.99 * bound
 
 
 @pytest.mark.parametrize('rank', [3, 15, 63])
