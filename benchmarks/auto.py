@@ -15,7 +15,9 @@ it does not, and the last lines say what fails:
 
   auto is no worse than the user mean, nor than rank 0 at the same budget;
   more epsilon is no worse than less;
-  one rating is no worse off than a whole user at the same epsilon.
+  one rating is no worse off than a whole user at the same epsilon, although the
+  one does not imply the other: with a rating more, a user goes and another
+  comes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -113,7 +115,7 @@ def system_rows(name: str, ratings) -> Iterator[tuple[str, System, Any]]:
   """(label, system, what else is known of it) in the order of the table."""
   if _ALS.value:
     yield 'als, not private', built('als', ratings), {}
-  for unit in _UNITS.value:
+  for unit in cast(list[Unit], _UNITS.value):
     for epsilon in map(float, _EPSILONS.value):
       budget = {'epsilon': epsilon, 'delta': DELTA[unit]}
       system, settings = recommended(

@@ -34,6 +34,9 @@ def decode(values: Any) -> events.Event:
     raise ValueError(f'event {name!r} is not known to this version')
   if not isinstance(fields, dict):
     raise ValueError(f'event {name!r} must have fields, got {fields!r}')
+  known = {each.name for each in dataclasses.fields(kind) if each.init}
+  for key in fields.keys() - known:
+    raise ValueError(f'event {name!r} has no field {key!r}')
   try:
     made: Any = kind(**{key: _decoded(value) for key, value in fields.items()})
     return made

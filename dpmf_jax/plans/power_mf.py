@@ -39,7 +39,7 @@ SLOPE_RIDGE = 4.0
 # users' means vary by less than 2/k + 1/n of what ratings do. So where a user
 # has few, as far as noisy counts tell, its ridge is less: by this share without
 # any, and half of the way with so many.
-LEAST_BIAS_RIDGE = 0.4
+LEAST_BIAS_RIDGE = 0.5
 HALF_BIAS_RIDGE = 20.0
 # Where there are fewer ratings, item means are asked for instead of factors: mu
 # N / sqrt(U I), and N / U. With ten ratings, half of what a factor explains is

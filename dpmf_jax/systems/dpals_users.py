@@ -100,7 +100,7 @@ def fitted(
   Privacy: of each user's own equations, number by number.
   """
 
-  def of_some(own: Equations) -> tuple[jax.Array, jax.Array]:
+  def of_some(own: Equations) -> jax.Array:
     size = len(ridge)
     first = own._replace(
       matrix=own.matrix[:, :size, :size], right=own.right[:, :size]

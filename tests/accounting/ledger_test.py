@@ -581,6 +581,11 @@ def test_only_events_are_made_from_a_file(name):
     encoding.decode({name: {}})
 
 
+def test_an_event_with_other_fields_is_refused_in_one_line():
+  with pytest.raises(ValueError, match=r"'Gaussian' has no field '\\ncount'$"):
+    encoding.decode({'Gaussian': {'noise_multiplier': 9.0, '\ncount': 1}})
+
+
 @pytest.mark.parametrize(
   ('facts', 'words'),
   [
