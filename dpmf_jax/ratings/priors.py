@@ -307,7 +307,7 @@ def _rated(ratings: Ratings, rank: int) -> Mapping[str, np.ndarray]:
     row = np.einsum('iab,ib->ia', about, right / error + precision @ typical)
     second = _outer(row).reshape(items, k, k) + about
     squares = (value**2).sum() - 2 * (row * right).sum()
-    error = (squares + (total * second).sum()) / len(value)
+    error = (squares + (total * second).sum()) / value.size
     typical = row[used].mean(axis=0)
     apart = row[used] - typical
     spread = (apart.T @ apart + about[used].sum(axis=0)) / used.sum()
@@ -360,4 +360,5 @@ def _leading(matrix: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
     value, vector = np.linalg.eigh(matrix)
     return value[-rank:], vector[:, -rank:]
   start = np.random.default_rng(0).standard_normal(len(matrix))
-  return scipy.sparse.linalg.eigsh(matrix, rank, which='LA', v0=start)
+  value, vector = scipy.sparse.linalg.eigsh(matrix, rank, which='LA', v0=start)
+  return value, vector

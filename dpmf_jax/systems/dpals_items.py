@@ -136,9 +136,9 @@ def updated(
 
 
 class Totals(NamedTuple):
-  """Noisy sums of items: total = count * mean + errors, less the center."""
+  """Noisy sums of items: total = number * mean + errors, less the center."""
 
-  count: jax.Array  # [I] sums of weights, estimated
+  number: jax.Array  # [I] sums of weights, estimated
   total: jax.Array  # [I]
   noise: jax.Array  # [I] variance of what was added to the total
 

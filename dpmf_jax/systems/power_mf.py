@@ -56,7 +56,7 @@ from dpmf_jax.types import Factors, Fit, Release, System
 class Pair(NamedTuple):
   """Noisy counts and sums of rows, in quarters, and variances of the noise."""
 
-  count: jax.Array  # [R]
+  number: jax.Array  # [R]
   total: jax.Array  # [R]
   count_variance: jax.Array  # []
   total_variance: jax.Array  # []
@@ -258,8 +258,8 @@ def _known_items(state: State) -> Means:
   users, pair, counted = len(state.factors.user), state.pair, state.counted
   known = 1 / pair.count_variance
   every = known + counted.precision
-  count = (known * pair.count + counted.total) / every
-  pair = pair._replace(count=count, count_variance=1 / every)
+  number = (known * pair.number + counted.total) / every
+  pair = pair._replace(number=number, count_variance=1 / every)
   item = shrunk_means(**pair._asdict(), most=users)
   bound = hyper.residual_bound / jnp.sqrt(2 * hyper.error_variance)
   free = jax.scipy.special.erf(bound)  # of normal residuals

@@ -89,7 +89,7 @@ def _of_power_mf(state: Any) -> Totals:
 def _of_dpals(state: Any) -> Totals:
   quarter, found = state.hyper.quarter, dpals_items.totals(state.items)
   return Totals(
-    found.count,
+    found.number,
     found.total / quarter,
     found.noise / jnp.square(quarter),
     state.hyper.center,

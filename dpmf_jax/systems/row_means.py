@@ -47,7 +47,7 @@ class Means(NamedTuple):
 
 
 def shrunk_means(
-  count: jax.Array,
+  number: jax.Array,
   total: jax.Array,
   *,
   count_variance: jax.Array,
@@ -57,7 +57,7 @@ def shrunk_means(
   """Means of rows, in units in which ratings of a row have variance 1.
 
   Args:
-    count: [R] noisy counts.
+    number: [R] noisy counts.
     total: [R] noisy sums.
     count_variance: [] of the noise of a count.
     total_variance: [] of the noise of a sum.
@@ -66,11 +66,11 @@ def shrunk_means(
   Privacy: a function of its arguments, which are released with noise.
   """
   count_variance = jnp.maximum(count_variance, 1e-3)
-  n, log_weight = _nodes(count, count_variance, most)
+  n, log_weight = _nodes(number, count_variance, most)
   z = jnp.log1p(n)  # [R, G]
   sums = total[:, None]
-  rows = len(count)
-  average = jnp.maximum(count.mean(), 1.0)
+  rows = len(number)
+  average = jnp.maximum(number.mean(), 1.0)
   middle = jnp.log1p(average)
 
   def posterior(laws):
@@ -114,7 +114,7 @@ def shrunk_means(
       jnp.clip(left / (rows + _VARIANCE_ROWS), 0.02, 1.0),
     )
 
-  first = total.sum() / jnp.maximum(count.sum(), 1.0)
+  first = total.sum() / jnp.maximum(number.sum(), 1.0)
   laws = (middle - 0.5, _SPREAD, first, 0.0, _VARIANCE)
   laws = tuple(jnp.asarray(law, jnp.float32) for law in laws)
   laws = jax.lax.fori_loop(0, _ROUNDS, improved, laws)
