@@ -47,12 +47,12 @@ def serve(path: str | Path, handle: Callable[[bytes], bytes]) -> None:
       # raises, such as for a disk that is full, is no fault of theirs.
       gone = contextlib.suppress(OSError, EOFError, MemoryError)
       with contextlib.ExitStack() as open_links:
-        data = None
+        link = data = None
         with gone:
           link = open_links.enter_context(listening.accept())
           _give_up_after(link, _STALLED)
           data = link.recv_bytes(MAX_BYTES)
-        if data is None:
+        if link is None or data is None:
           continue
         answer = handle(data)
         with gone:
