@@ -47,7 +47,8 @@ def own_parts(
   prior = np.asarray(fit.prior, np.float64)
   if isinstance(fit, Sum):
     weight = np.asarray(fit.weight, np.float64)[own]
-    added = mine * value[:, None] * weight.reshape(len(own), -1)
+    weight = weight[:, None] if weight.ndim == 1 else weight
+    added = mine * value[:, None] * weight
   else:
     added = _regressed(mine, value - offset - mine @ prior, fit)
   total = prior + added.sum(axis=0)

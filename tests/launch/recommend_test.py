@@ -134,7 +134,6 @@ def test_a_model_of_one_number_says_that_lists_are_alike(
     (['--users=ann', '--similar_to=m1'], 'pass one of --users'),
     (['--users=ann', '--page=x.html'], 'and --page=FILE.html'),
     (['--page=x.html', '--output=x.csv'], '--output is for lists'),
-    (['--page=x.html'], "'schema' is a required property"),
     (['--users=ann'], 'which items were seen is not known'),
     (['--users=dan', '--nofilter_seen'], "user 'dan' is not in the model"),
     (['--similar_to=m1', '--output=x.txt'], 'must end in .csv or .parquet'),

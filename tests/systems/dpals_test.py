@@ -783,7 +783,11 @@ def test_user_ids_are_not_beside_the_model(tmp_path, small_ratings):
   (folder / 'private').mkdir(parents=True)
   model = system.model(state, data)
   folders.write_model(folder, model, system.guarantee, small_ratings)
-  files.write_json(folder / folders.FINISHED, {})
+  document = certificates.certificate(
+    system.guarantee, system='dpals', config=config, delta=DELTA,
+    randomness=certified.SECRET,
+  )  # fmt: skip
+  files.write_json(folder / folders.FINISHED, document)
   ids = json.loads((folder / 'ids.json').read_text())
   assert 'users' not in ids
   assert len(ids['items']) == 40

@@ -59,7 +59,7 @@ def side(ratings, by):
 def pair_of(key, state, rows, column_mean, others, how):
   label = module._label(rows, state, column_mean)
   found = noisy_pair(key, state, rows, others, label, how)
-  return found.count, found.total
+  return found.number, found.total
 
 
 @jax.jit
