@@ -239,4 +239,7 @@ def entry_of(values: dict[str, Any], header: Header) -> Entry:
   accountant.check_relation(entry.event, header.relation)  # of proved parts
   if entry.delta != header.delta:
     raise ValueError(f'delta must be {header.delta!r}, got {entry.delta!r}')
+  # Where the ends of noise leave nothing of delta, pure noise alone has one.
+  if not events.delta_left(entry.event, header.delta) > 0:
+    accountant.epsilon(entry.event, header.delta)
   return entry

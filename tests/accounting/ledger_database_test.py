@@ -379,6 +379,7 @@ def test_what_was_tampered_with_is_named(where, name):
     ('"Gaussian"', '"ClaimedPure"', "row 3: event 'ClaimedPure'"),
     ('"what"', '"where"', 'row 3: what is missing'),
     ('"count":1', '"count":-1', 'row 3: count must be'),
+    ('"uncovered":0.0', '"uncovered":1e-06', 'row 3: delta must be in'),
     ('release', 'rebate', "row 3: kind must be 'release' or 'budget'"),
     ('"digest":""', '"digest":7', 'row 3: digest must be a string, got 7'),
     ('{', '[' * 100_000, 'row 3: '),

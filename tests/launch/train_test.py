@@ -270,9 +270,11 @@ def test_a_rank_that_is_chosen_is_stated(launch, ratings_file, tmp_path):
   document = read(tmp_path / 'run' / 'certificate.json')
   assert document['parameters']['rank'] == 0
   assert 'sweeps of rank 0,' in document['mechanism']
-  assert 'by at most 4.0004 in L2 norm' in document['mechanism']
+  # With votes, a tenth of what is summed.
+  assert 'by at most 4.02035 in L2 norm' in document['mechanism']
   leaves, _ = files.load_leaves(tmp_path / 'run' / 'model.safetensors')
-  assert leaves['factors/item'].shape == (50, 2)  # a mean and a 1
+  # Popularity, a mean and a 1.
+  assert leaves['factors/item'].shape == (50, 3)
 
 
 @pytest.mark.parametrize(
