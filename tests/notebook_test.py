@@ -15,7 +15,7 @@ PLACE = "PLACE = '/content'"
 # What each must print when it is run.
 SAID = {
   'quickstart': ('Guarantee (proved): epsilon = 5', 'user 42', 'Star Wars'),
-  'clicks': ('Guarantee (proved): epsilon = 5', 'because of item', 'fan ['),
+  'clicks': ('Guarantee (proved): epsilon = 5', '1. item ', 'fan ['),
   'accountant': (
     '2.2541  exact',
     'a claim cannot be part of a proof',
