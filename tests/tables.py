@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from dpmf_jax.ratings.table import from_arrays
+from dpmf_jax.ratings.table import Ratings, from_arrays
 
 
 def ratings_of(table):
@@ -18,4 +18,17 @@ def ratings_of(table):
     item=item,
     user_ids=np.arange(table.shape[0]),
     item_ids=np.arange(table.shape[1]),
+  )
+
+
+def table(rows, num_users, num_items, scale=(1.0, 5.0)):
+  """Ratings from (user, item, rating) in that order, with fixed ids."""
+  user, item, value = zip(*rows, strict=True)
+  return Ratings(
+    user=np.array(user),
+    item=np.array(item),
+    value=np.array(value, float),
+    user_ids=np.arange(num_users),
+    item_ids=np.arange(num_items),
+    scale=scale,
   )

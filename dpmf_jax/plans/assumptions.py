@@ -81,3 +81,13 @@ ANSWERS_ADVERSARY = (
   'who does; they may know every other record, the id lists, the code and its '
   'settings, but not the random keys of the clients'
 )
+# Of systems that release items to which whole users fit themselves.
+USERS_AT_HOME = (
+  PUBLIC_SETTINGS,
+  *WHOLE_USERS,
+  'Each user sees only their own vector and bias; these are computed from '
+  'their own ratings and are not covered.',
+  ONE_RELEASE,
+  SAME_FLOATS,
+  EXACT_TERMS,
+)

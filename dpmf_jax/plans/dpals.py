@@ -209,17 +209,6 @@ def vote_bound(config: DPALSConfig) -> float:
   return VOTE_SHARE * terms_bound(config, bool(config.rank))
 
 
-_ASSUMPTIONS = (
-  assumptions.PUBLIC_SETTINGS,
-  *assumptions.WHOLE_USERS,
-  'Each user sees only their own vector and bias; these are computed from '
-  'their own ratings and are not covered.',
-  assumptions.ONE_RELEASE,
-  assumptions.SAME_FLOATS,
-  assumptions.EXACT_TERMS,
-)
-
-
 @functools.lru_cache
 def plan(config: DPALSConfig) -> Plan:
   """The standard deviation of the noise on every sum of a sweep.
@@ -276,7 +265,7 @@ def _guarantee(
       'item ids',
     ),
     secret=('ratings', 'user factors', 'user ids', 'random key'),
-    assumptions=_ASSUMPTIONS,
+    assumptions=assumptions.USERS_AT_HOME,
     mechanism=f'{config.steps} adaptive sweeps of rank {rank}, each of which '
     f'releases {sums} of all items, and sums of votes on how to use them, with '
     f'Gaussian noise; a user moves all of them together by at most '

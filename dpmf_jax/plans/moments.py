@@ -191,15 +191,7 @@ def _guarantee(
       'item ids',
     ),
     secret=('ratings', 'user factors', 'user ids', 'random key'),
-    assumptions=(
-      assumptions.PUBLIC_SETTINGS,
-      *assumptions.WHOLE_USERS,
-      'Each user sees only their own vector and bias; these are computed from '
-      'their own ratings and are not covered.',
-      assumptions.ONE_RELEASE,
-      assumptions.SAME_FLOATS,
-      assumptions.EXACT_TERMS,
-    ),
+    assumptions=assumptions.USERS_AT_HOME,
     mechanism='counts and sums of residuals of items with Gaussian noise of '
     f'standard deviation {noise["means"]:.6g} (a user moves them by at most '
     f'{moved["means"]:.6g} in L2 norm), then sums of products of residuals and '

@@ -13,6 +13,7 @@ import pytest
 import scipy.integrate
 import scipy.stats
 from laws import assert_scale
+from tables import table
 
 from dpmf_jax import accounting, certificates, files
 from dpmf_jax.accounting import ledger, tails
@@ -35,7 +36,6 @@ from dpmf_jax.plans.dpals import (
 )
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.synthetic import synthetic
-from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.runs import folders
 from dpmf_jax.serving import models
@@ -51,18 +51,6 @@ def settings(**more):
     'relation': 'add_remove', 'scale': SCALE, 'delta': DELTA, 'epsilon': 5.0,
   }  # fmt: skip
   return DPALSConfig(**{**common, **more})
-
-
-def table(rows, num_users, num_items, scale=SCALE):
-  user, item, value = zip(*rows, strict=True)
-  return Ratings(
-    user=np.array(user),
-    item=np.array(item),
-    value=np.array(value, float),
-    user_ids=np.arange(num_users),
-    item_ids=np.arange(num_items),
-    scale=scale,
-  )
 
 
 @pytest.fixture(scope='module')

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tables import table
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting.rounding import LABEL_BITS, MAX_TABLE_ITEMS
@@ -39,18 +40,6 @@ def settings(**more):
   return MomentsConfig(**{**common, **more})
 
 
-def table(rows, num_users, num_items=ITEMS, scale=SCALE):
-  user, item, value = zip(*rows, strict=True)
-  return Ratings(
-    user=np.array(user),
-    item=np.array(item),
-    value=np.array(value, float),
-    user_ids=np.arange(num_users),
-    item_ids=np.arange(num_items),
-    scale=scale,
-  )
-
-
 @pytest.fixture(scope='module')
 def crowd():
   """50 users, 12 items: ordinary users, and users who are extreme.
@@ -65,7 +54,7 @@ def crowd():
   for user in range(5, 50):
     items = {0, *rng.choice(ITEMS - 1, rng.integers(1, 9), replace=False)}
     rows += [(user, int(i), float(rng.integers(1, 6))) for i in sorted(items)]
-  return table(rows, 50)
+  return table(rows, 50, ITEMS)
 
 
 EXTREME = range(6)
@@ -254,10 +243,10 @@ def test_means_that_are_not_finite_tell_nothing(crowd, no_number):
 def test_rows_of_rounding_errors_are_not_drawn_out():
   """Somebody whose ratings are all alike says nothing of how items differ."""
   rows = [(0, i, 3.0) for i in range(ITEMS)] + [(1, 0, 5.0), (1, 1, 1.0)]
-  data = training_data(table(rows, 2))
+  data = training_data(table(rows, 2, ITEMS))
   state = moments.moments(settings()).init(jax.random.key(0), data)
   state = state._replace(mean=jnp.where(jnp.arange(ITEMS) == 3, 0.01, 0.0))
-  _, second = _sums(state, training_data(table(rows[:ITEMS], 2)))
+  _, second = _sums(state, training_data(table(rows[:ITEMS], 2, ITEMS)))
   trace = np.trace(second[0]) * float(state.hyper.moments.spacing)
   assert trace < 0.01
 
@@ -345,7 +334,7 @@ def test_a_pair_of_draws_is_never_for_one_number_twice(items, monkeypatch):
 def test_one_rating_moves_more_than_a_user_who_comes():
   """What protects whole users is no statement about a rating of theirs."""
   config = settings()
-  data = lambda rows: training_data(table(rows, 50))
+  data = lambda rows: training_data(table(rows, 50, ITEMS))
   state = moments.moments(config).init(jax.random.key(0), data([(0, 0, 5.0)]))
   both, one = (
     released_numbers(state, data(rows))

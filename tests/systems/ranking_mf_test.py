@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tables import table
 
 from dpmf_jax import accounting, files
 from dpmf_jax.accounting.sensitivity import interaction_sensitivity
@@ -21,7 +22,7 @@ from dpmf_jax.plans.ranking_mf import (
 )
 from dpmf_jax.plans.settings import slope
 from dpmf_jax.ratings.splits import random_split
-from dpmf_jax.ratings.table import Ratings, from_arrays
+from dpmf_jax.ratings.table import from_arrays
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.serving import folding, models
 from dpmf_jax.systems import ranking_mf
@@ -46,18 +47,6 @@ def settings(**more):
   return RankingMFConfig(**{**common, **more})
 
 
-def table(rows):
-  user, item, value = zip(*rows, strict=True)
-  return Ratings(
-    user=np.array(user),
-    item=np.array(item),
-    value=np.array(value, float),
-    user_ids=np.arange(USERS),
-    item_ids=np.arange(ITEMS),
-    scale=SCALE,
-  )
-
-
 @pytest.fixture(scope='module')
 def crowd():
   """Ordinary users after five extreme ones.
@@ -72,7 +61,7 @@ def crowd():
   for user in range(5, USERS):
     items = {0, *rng.choice(29, rng.integers(1, 20), replace=False).tolist()}
     rows += [(user, i, float(rng.integers(1, 6))) for i in sorted(items)]
-  return table(rows)
+  return table(rows, USERS, ITEMS)
 
 
 def known_at(rng, config, *, spread=1.0, along=0):
@@ -84,7 +73,7 @@ def known_at(rng, config, *, spread=1.0, along=0):
   vector = np.where((scale > 0)[:, None], rng.normal(size=(ITEMS, RANK)), 0)
   # Some like rows of items that are all alike.
   vector = (1 - along) * vector + along * rng.normal(size=(1, RANK))
-  data = training_data(table([(0, 0, 5.0)]))
+  data = training_data(table([(0, 0, 5.0)], USERS, ITEMS))
   known = ranking_mf.ranking_mf(config).init(jax.random.key(0), data).known
   return known._replace(
     scale=jnp.asarray(scale, 'float32'),
