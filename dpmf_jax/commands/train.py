@@ -187,6 +187,18 @@ _REPORT_EVERY = flags.DEFINE_integer(
   'report_every', None, 'Steps between reports; 25 reports by default.'
 )
 
+_CURVES = flags.DEFINE_string(
+  'curves',
+  None,
+  'A CSV file for the errors on training and held-out ratings after each round '
+  'that is reported, written while it trains. Not private: for you alone.',
+)
+_TENSORBOARD = flags.DEFINE_string(
+  'tensorboard',
+  None,
+  'A folder for the same, for TensorBoard, such as logs/mine. It needs '
+  'tensorboardX, or torch with tensorboard. Not private either.',
+)
 _CHECKPOINT_SECONDS = flags.DEFINE_float(
   'checkpoint_seconds',
   5.0,
@@ -237,7 +249,10 @@ GROUPS = {
     'ledger', 'budget_epsilon', 'seed',
   ),
   'system': ('system', 'task', 'plugin'),
-  'output': ('output', 'overwrite', 'ranking_k', 'ranking_threshold'),
+  'output': (
+    'output', 'overwrite', 'ranking_k', 'ranking_threshold', 'curves',
+    'tensorboard',
+  ),
 }  # fmt: skip
 ONLY = {
   'attributes': ('sdfm',),
@@ -344,6 +359,8 @@ def _arguments() -> dict[str, Any]:
     'devices': _DEVICES.value,
     'report_every': _REPORT_EVERY.value,
     'checkpoint_seconds': _CHECKPOINT_SECONDS.value,
+    'curves': _CURVES.value,
+    'tensorboard': _TENSORBOARD.value,
     'public': specifications.public() | hashed | hashed_items,
   }
 
