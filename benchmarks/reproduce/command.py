@@ -40,6 +40,13 @@ _DATA_DIR = flags.DEFINE_string(
 _DATASETS = flags.DEFINE_list(
   'datasets', [], 'Only these of the data sets that a figure has.'
 )
+_DEVICES = flags.DEFINE_integer(
+  'devices',
+  None,
+  'Over how many devices a run is spread; on a CPU its cores are devices. One '
+  'for quick, else all.',
+  lower_bound=1,
+)
 _RATINGS = flags.DEFINE_string(
   'ratings',
   None,
@@ -63,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
   chosen = _chosen()
   quick = _SCALE.value == 'quick'
-  mesh = None if quick else _all_cores()
+  mesh = _mesh(1 if quick else None)
   scale = cli.scale(_RATING_SCALE.value)
   source = Source(_DATA_DIR.value, _RATINGS.value, scale)
   sets = running.Sets(source, quick=quick, only=_DATASETS.value, mesh=mesh)
@@ -115,11 +122,12 @@ def _chosen() -> list[str]:
   return chosen
 
 
-def _all_cores():
-  """A mesh over the cores of this machine; None where there is one."""
+def _mesh(default: int | None):
+  """The devices that --devices says; None where there is one."""
   import jax
 
   from dpmf_jax.rows import device_mesh
 
-  jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
-  return device_mesh()
+  count = _DEVICES.value or default
+  jax.config.update('jax_num_cpu_devices', count or os.cpu_count() or 1)
+  return device_mesh(count)

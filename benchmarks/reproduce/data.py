@@ -162,7 +162,8 @@ class Splits:
     if side == 'item':
       index, sizes = index[::-1], sizes[::-1]
     laid = rows(
-      *index,
+      index[0],
+      index[1],
       part.value,
       *sizes,
       side=side,

@@ -25,7 +25,7 @@ READ_OFF = {
 }
 _NOT_PRIVATE_READ_OFF = 0.697
 _DATA = ('ml-100k', 'anime', 'netflix', 'ml-1m')
-_MOST = {'ml-1m': 2500, 'quick': 75}  # steps
+_MOST = {'quick': 75}  # steps
 _RUNS = {'ml-1m': 1, 'quick': 1}
 _RANKS = {'ml-100k': (5, 20, 80, 320), 'quick': (5, 20)}
 _STEP_SIZES = {'quick': (0.002, 0.005)}
@@ -41,7 +41,7 @@ def trained(data: str, per_step: float | None, **fields: Any) -> Case:
     'delta': 1e-5,
     'rank': fields.pop('rank', 20),
     'step_size': fields.pop('step_size', 0.005 if data == 'quick' else 0.0005),
-    'steps': _MOST.get(data, 4000),
+    'steps': _MOST.get(data, 2500),
   }
   return Case(
     curve='not private' if per_step is None else f'eps_i {per_step:g}',
@@ -49,7 +49,7 @@ def trained(data: str, per_step: float | None, **fields: Any) -> Case:
     measure='converged',
     system='gaussian_mf',
     settings=settings,
-    runs=_RUNS.get(data, 3),
+    runs=fields.pop('runs', _RUNS.get(data, 3)),
     options={'least_fall': 1e-3, 'noise': per_step is not None},
     **fields,
   )
@@ -110,8 +110,8 @@ def by_rank(data: str) -> list[Case]:
   made = []
   for n in _RANKS.get(data, (5, 20, 80)):
     for e in (0.3,) if data == 'quick' else (0.15, 0.3, 0.5, 0.9):
-      made.append(trained(data, e, x=n, rank=n))
-    made.append(trained(data, None, x=n, rank=n))
+      made.append(trained(data, e, x=n, rank=n, runs=1))
+    made.append(trained(data, None, x=n, rank=n, runs=1))
     made.append(sound(data, READ_OFF[0.3][0], n, rank=n))
   return made
 
@@ -120,8 +120,8 @@ def by_step_size(data: str) -> list[Case]:
   made = []
   for mu in _STEP_SIZES.get(data, (0.0001, 0.0002, 0.0005, 0.001)):
     for e in (0.3,) if data == 'quick' else (0.15, 0.3, 0.5, 0.9):
-      made.append(trained(data, e, x=mu, step_size=mu))
-    made.append(trained(data, None, x=mu, step_size=mu))
+      made.append(trained(data, e, x=mu, step_size=mu, runs=1))
+    made.append(trained(data, None, x=mu, step_size=mu, runs=1))
   return [*made, sound(data, READ_OFF[0.3][0], None)]
 
 
