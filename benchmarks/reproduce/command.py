@@ -40,6 +40,13 @@ _DATA_DIR = flags.DEFINE_string(
 _DATASETS = flags.DEFINE_list(
   'datasets', [], 'Only these of the data sets that a figure has.'
 )
+_RUNS = flags.DEFINE_integer(
+  'runs',
+  None,
+  'At most so many seeds, or folds, of each point; by default as many as the '
+  'figure says.',
+  lower_bound=1,
+)
 _DEVICES = flags.DEFINE_integer(
   'devices',
   None,
@@ -73,7 +80,13 @@ def main(argv: Sequence[str]) -> int:
   mesh = _mesh(1 if quick else None)
   scale = cli.scale(_RATING_SCALE.value)
   source = Source(_DATA_DIR.value, _RATINGS.value, scale)
-  sets = running.Sets(source, quick=quick, only=_DATASETS.value, mesh=mesh)
+  sets = running.Sets(
+    source,
+    quick=quick,
+    only=_DATASETS.value,
+    most_runs=_RUNS.value,
+    mesh=mesh,
+  )
   import tqdm
 
   total = sum(

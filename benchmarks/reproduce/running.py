@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -38,9 +39,10 @@ class Sets:
     *,
     quick: bool,
     only: Sequence[str] = (),
+    most_runs: int | None = None,
     mesh: Any = None,
   ):
-    self.source, self.quick = source, quick
+    self.source, self.quick, self.most_runs = source, quick, most_runs
     self._only, self._mesh = only, mesh
     self.splits = functools.lru_cache(maxsize=2)(self._splits)
 
@@ -197,4 +199,5 @@ def cases_of(figure: Figure, sets: Sets) -> Iterator[tuple[str, Case]]:
   """(data set, case) in the order in which they are run."""
   for name in sets.of(figure):
     for case in figure.cases('quick' if sets.quick else name):
-      yield name, case
+      most = case.runs if sets.most_runs is None else sets.most_runs
+      yield name, dataclasses.replace(case, runs=min(case.runs, most))

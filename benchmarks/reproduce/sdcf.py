@@ -73,7 +73,8 @@ def local(data: str, epsilon: float) -> Case:
 
 
 def learning_curves(data: str) -> list[Case]:
-  few = (4.0,) if data == 'quick' else EPSILONS
+  quick = data == 'quick'
+  few = (4.0,) if quick else EPSILONS
   return [
     langevin(data, None),
     langevin(data, 4.0),
@@ -81,8 +82,8 @@ def learning_curves(data: str) -> list[Case]:
     *(sdmf(data, f'eps_g {e:g}', e, _HELD) for e in few),
     sdmf(data, 'alpha = inf', 0.0, _HELD),
     *(sdmf(data, f'eps_I {e:g}', _HELD, e) for e in few),
-    local(data, 1.0),
-    local(data, 4.0),
+    # Other levels of answers are other programs.
+    *(local(data, e) for e in ((4.0,) if quick else (1.0, 4.0))),
   ]
 
 
