@@ -22,6 +22,11 @@ SAID = {
     'refused',
   ),
   'break_gaussian_mf': ('as published: stated 0.33', 'gaussian_mf: refuted'),
+  'personalised': (
+    'Guarantee (proved): epsilon = 1',
+    'personal   each rating has its own epsilon: 0.04998 to 1',
+    'claimed: each rating is kept with chance',
+  ),
   'sdmf_server': (
     'Claimed: 60 rounds in which clients choose items',
     'eps_g = eps_I = 0.25                0.98',
