@@ -106,9 +106,13 @@ def _title(figure: Figure, rows: list[Row]) -> str:
 def _curves(rows: list[Row], axis: Axis) -> dict[str, list[Row]]:
   """The rows that an axis shows, by curve; a level where there are no steps."""
   found: dict[str, list[Row]] = {}
+  seen = set()
   for row in rows:
-    if row['metric'] == axis.metric:
+    # Of runs on all ratings and on a part of them the first are shown.
+    point = row['curve'], row['x']
+    if row['metric'] == axis.metric and point not in seen:
       found.setdefault(row['curve'], []).append(row)
+      seen.add(point)
   if has_own_x(axis.metric):
     base = axis.metric.split(' by ')[0]
     for row in rows:
