@@ -32,6 +32,12 @@ SAID = {
     'eps_g = eps_I = 0.25                0.98',
     '0.781  local_mf, epsilon 2 proved for a record',
   ),
+  'federated': (
+    'Guarantee (proved): epsilon = 0.9999, delta = 0',
+    'received  SEALED     4 messages   515,632 bytes',
+    '600 of 800 reports arrived in round 0, and 800 are needed',
+    'all nodes, epsilon 1 for one rating',
+  ),
   'own_system': (
     'prior=0.0 must be in (0, 1000]',
     'own_means: not refuted',
