@@ -30,7 +30,7 @@ SAID = {
   'sdmf_server': (
     'Claimed: 60 rounds in which clients choose items',
     'eps_g = eps_I = 0.25                0.98',
-    '0.781  local_mf, epsilon 2 proved for a record',
+    'sdmf:paper:rank=10:steps=60  -               2  ',
   ),
   'federated': (
     'Guarantee (proved): epsilon = 0.9999, delta = 0',
