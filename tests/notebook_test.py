@@ -15,6 +15,10 @@ PLACE = "PLACE = '/content'"
 # What each must print when it is run.
 SAID = {
   'quickstart': ('Guarantee (proved): epsilon = 5', 'user 42', 'Star Wars'),
+  'choose': (
+    '943 x 1,682    one rating  epsilon 0.5  power_mf, rank 0',
+    '6,040 x 3,706  one user    epsilon 8    dpals, rank 4',
+  ),
   'clicks': ('Guarantee (proved): epsilon = 5', '1. item ', 'fan ['),
   'accountant': (
     '2.2541  exact',
