@@ -19,9 +19,7 @@ it does not, and the last lines say what fails:
 
   auto is no worse than the user mean, nor than rank 0 at the same budget;
   more epsilon is no worse than less;
-  one rating is no worse off than a whole user at the same epsilon, although the
-  one does not imply the other: with a rating more, a user goes and another
-  comes.
+  one rating is no worse off than a whole user at the same epsilon.
 """
 
 from __future__ import annotations

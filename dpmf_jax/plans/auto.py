@@ -18,9 +18,11 @@ _ROUNDS = 8
 _VECTORS_FROM = 33.0
 _EACH = 40.0
 MAX_RANK = 8
-# From which on pairs of items are worth their noise; Jester has 0.69 at epsilon
-# 0.1, where they are.
-_PAIRS_FROM = 0.6
+# From which on pairs of items are worth their noise, by what is protected;
+# Jester has 0.69 at epsilon 0.1, where they are. By rating there must be so
+# many users, too, or means of items are better off with all of a pure epsilon.
+_PAIRS_FROM: dict[Unit, float] = {'user': 0.6, 'rating': 0.5}
+_USERS_FROM: dict[Unit, float] = {'user': 0.0, 'rating': 400.0}
 
 
 def rank_for(mu: float, num_users: int, num_items: int) -> int:
@@ -40,17 +42,21 @@ def rank_for(mu: float, num_users: int, num_items: int) -> int:
   return int(min(max(round(strength / _EACH), 2), MAX_RANK))
 
 
-def pays_for_pairs(mu: float, num_users: int, num_items: int) -> bool:
+def pays_for_pairs(
+  unit: Unit, mu: float, num_users: int, num_items: int
+) -> bool:
   """Whether noise of mu-GDP on a sum for each pair of items is little enough.
 
   Users' products have a trace of U in all, U / I for an item, and noise has
-  eigenvalues of about sqrt(I) / mu: mu U / I^1.5 decides.
+  eigenvalues of about sqrt(I) / mu: mu U / I^1.5 decides. With one item there
+  are no pairs.
   """
-  if num_items > moments.MAX_ITEMS:
-    return False
-  if num_users * num_items > moments.MAX_CELLS:
-    return False
-  return mu * num_users / num_items**1.5 >= _PAIRS_FROM
+  strength = mu * num_users
+  return (
+    num_items > 1
+    and strength >= _USERS_FROM[unit]
+    and strength / num_items**1.5 >= _PAIRS_FROM[unit]
+  )
 
 
 def most_factors(mu: float, num_users: int, num_items: int) -> int:
@@ -74,21 +80,23 @@ def recommended(
   num_items: int,
   epsilon: float,
   delta: float,
+  items_known: bool = False,
 ) -> tuple[str, dict[str, Any]]:
   """(system, settings of its config) for these facts.
 
-  Unit 'rating' (relation 'add_remove') is `power_mf`, which asks for the number
-  of ratings first and decides by it whether there are factors and how many, up
-  to `most_factors`; where these are 0, or delta is, item means alone. Unit
-  'user' is `moments` where there are few items and many users
-  (`pays_for_pairs`), and else `dpals`, with a rank by `auto.rank_for`. A rating
-  is not protected by as much: who adds one is a user who goes and another who
-  comes.
+  Where there are few items and many users (`pays_for_pairs`), and delta is
+  above 0, it is `moments`. Else unit 'rating' (relation 'add_remove') is
+  `power_mf`, which asks for the number of ratings first and decides by it
+  whether there are factors and how many, up to `most_factors`; where these are
+  0, or delta is, item means alone. Unit 'user' is `dpals`, with a rank by
+  `auto.rank_for`.
 
   Args:
     unit: what is protected.
     num_users, num_items: lengths of the id lists, which are public.
     epsilon, delta: of the guarantee.
+    items_known: whether public ratings or features of items are given, which
+      `moments` does not take.
 
   The scale of ratings has no part in it, as settings are in quarters of it,
   nor has their number, which is private.
@@ -101,25 +109,23 @@ def recommended(
       f'num_users={num_users!r} and num_items={num_items!r} must be at least 1'
     )
   delta = checked_number('delta', delta)
-  if unit == 'user':
-    if not delta > 0:
-      raise ValueError(f'unit user needs a delta above 0, got {delta}')
-    mu = gaussian.mu_of(epsilon, delta)
-    # With one item there are no pairs.
-    if (
-      num_items > 1
-      and pays_for_pairs(mu, num_users, num_items)
-      and moments.ends_are_paid(epsilon, delta)
-    ):
-      return 'moments', {'relation': 'add_remove'}
-    rank = rank_for(mu, num_users, num_items)
-    return 'dpals', {'relation': 'add_remove', 'rank': rank}
-  if unit != 'rating':
+  if unit not in ('rating', 'user'):
     raise ValueError(f"unit={unit!r} must be 'rating' or 'user'")
-  rank = 0
-  if delta > 0:
-    mu = gaussian.mu_of(epsilon, delta)
-    rank = most_factors(mu, num_users, num_items)
+  if unit == 'user' and not delta > 0:
+    raise ValueError(f'unit user needs a delta above 0, got {delta}')
+  facts: dict[str, Any] = {'num_users': num_users, 'num_items': num_items}
+  budget: dict[str, Any] = {'epsilon': epsilon, 'delta': delta}
+  mu = gaussian.mu_of(epsilon, delta) if delta > 0 else 0.0
+  if (
+    not items_known
+    and pays_for_pairs(unit, mu, **facts)
+    and moments.runs(unit, **facts, **budget)
+  ):
+    return 'moments', {'unit': unit, 'relation': 'add_remove'}
+  if unit == 'user':
+    rank = rank_for(mu, **facts)
+    return 'dpals', {'relation': 'add_remove', 'rank': rank}
+  rank = most_factors(mu, **facts)
   settings = {'rank': rank, 'rounds': _ROUNDS, 'caution': 1.0}
   return 'power_mf', {
     'relation': 'add_remove',

@@ -672,8 +672,7 @@ def test_the_rule_has_no_factors_without_a_delta_and_knows_its_limits():
   assert of('user', num_users=9, delta=1e-6)[0] == 'dpals'
   with pytest.raises(ValueError, match="unit='item'"):
     of('item', num_users=9, delta=1e-6)
-  # A user who is there or not is less than a rating that is there or not:
-  # that is a user who goes and another who comes.
-  assert of('rating', num_users=10_000, delta=1e-6)[0] == 'power_mf'
+  assert of('rating', num_users=1_000, delta=1e-6)[0] == 'power_mf'
+  assert of('rating', num_users=10_000, delta=1e-6)[0] == 'moments'
   with pytest.raises(ValueError, match='num_users=0'):
     of('rating', num_users=0, delta=1e-6)
