@@ -51,8 +51,10 @@ docs/systems.md.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -213,7 +215,21 @@ _SPLIT_SEED = flags.DEFINE_integer(
   'split_seed', 0, 'Public seed of the held-out split, and of ties in time.'
 )
 _DEVICES = flags.DEFINE_integer(
-  'devices', None, 'Devices to use; all by default, on a CPU one per core.'
+  'devices',
+  None,
+  'Devices to use, in each process; all by default, on a CPU one per core.',
+)
+_COORDINATOR = flags.DEFINE_string(
+  'coordinator',
+  None,
+  'Several processes train together: host:port of the first one, the same in '
+  'all of them; auto where SLURM, Open MPI or a TPU say it all.',
+)
+_NUM_PROCESSES = flags.DEFINE_integer(
+  'num_processes', None, 'How many there are; not with --coordinator=auto.'
+)
+_PROCESS_ID = flags.DEFINE_integer(
+  'process_id', None, 'The number of this one, from 0.'
 )
 _REPORT_EVERY = flags.DEFINE_integer(
   'report_every', None, 'Steps between reports; 25 reports by default.'
@@ -291,22 +307,63 @@ def main(argv) -> int:
   compiled.keep()
   import jax
 
+  coordinator = _coordinator()
+  cores = os.cpu_count() or 1
   # One device per core: a chunk of ratings is summed on each.
-  jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
+  jax.config.update(
+    'jax_num_cpu_devices', (coordinator and _DEVICES.value) or cores
+  )
 
   from dpmf_jax.accounting import ledger
-  from dpmf_jax.runs import folders, timing
-  from dpmf_jax.runs.train import train
+  from dpmf_jax.runs import processes
 
-  lap, spent = timing.laps(), timing.compiling()
+  many = contextlib.nullcontext()
+  if coordinator is not None:
+    many = processes.joined(
+      coordinator, _NUM_PROCESSES.value, _PROCESS_ID.value
+    )
   try:
-    arguments = _arguments()
-    lap('ratings read')
-    run = train(**arguments)
-    lap(f'trained, with {spent():.2f} s for compiling')
+    with many:
+      _train()
   except ledger.BudgetExceeded as error:
     print(f'refused: {error}', file=sys.stderr)
     return 1
+  return 0
+
+
+def _coordinator() -> str | None:
+  """The address of --coordinator; None where this is the only process."""
+  address = _COORDINATOR.value
+  count, number = _NUM_PROCESSES.value, _PROCESS_ID.value
+  if address in (None, 'auto'):
+    for flag in (_NUM_PROCESSES, _PROCESS_ID):
+      if flag.value is not None:
+        raise ValueError(f'--{flag.name} needs --coordinator=HOST:PORT')
+    return address
+  if not re.fullmatch(r'.+:\d+', address):
+    raise ValueError(f'--coordinator={address} must be HOST:PORT, or auto')
+  if count is None or count < 1:
+    raise ValueError(f'--num_processes={count} must be at least 1')
+  if number is None or not 0 <= number < count:
+    raise ValueError(
+      f'--process_id={number} must be in 0..{count - 1}, below --num_processes'
+    )
+  return None if count == 1 else address
+
+
+def _train() -> None:
+  """Trains, and prints what came of it."""
+  from dpmf_jax.accounting import ledger
+  from dpmf_jax.runs import folders, processes, timing
+  from dpmf_jax.runs.train import train
+
+  lap, spent = timing.laps(), timing.compiling()
+  arguments = _arguments()
+  lap('ratings read')
+  run = train(**arguments)
+  lap(f'trained, with {spent():.2f} s for compiling')
+  if not processes.first():
+    return
   print(f'\n{run}')
   if _LEDGER.value is not None:
     print(f'\n{ledger.summary(_LEDGER.value)}')
@@ -314,7 +371,6 @@ def main(argv) -> int:
   folder = Path(_OUTPUT.value)
   written = [name for name in folders.OUTPUTS if (folder / name).exists()]
   print(f'\nwritten to {folder}/: {", ".join(written)}, private/')
-  return 0
 
 
 def _arguments() -> dict[str, Any]:
@@ -379,13 +435,14 @@ def _arguments() -> dict[str, Any]:
 def _load():
   """The ratings that the flags name."""
   from dpmf_jax.ratings import catalog, formats, given
+  from dpmf_jax.runs import processes
 
   dataset, path = _DATASET.value, _RATINGS.value
   if dataset is not None and path is None:
     reading.check_unused('--dataset')
     if _MAX_COUNT.value is not None:
       raise ValueError('--max_count is for --ratings=FILE, not for --dataset')
-    return catalog.load(dataset, data_dir=_DATA_DIR.value)
+    return processes.owned(catalog.load(dataset, data_dir=_DATA_DIR.value))
   if path is None or dataset is not None:
     raise ValueError('pass one of --dataset=NAME and --ratings=FILE')
   titles = formats.read_titles(_TITLES.value) if _TITLES.value else None
@@ -396,21 +453,30 @@ def _load():
     max_count=most,
     **reading.options(),
   )
-  if scale is None:
+  if scale is None and processes.alike(ratings.value):
     given.check_default_scale(ratings)
   return dataclasses.replace(ratings, titles=titles or {}, unique=True)
 
 
 def _read(path: str, **options: Any):
-  """The ratings of --ratings, maybe as they were read before."""
+  """The ratings of --ratings, maybe as they were read before.
+
+  Of several processes each reads its part files. Where there are fewer files
+  than processes all read them all; each gets the ratings of its own users.
+  """
   from dpmf_jax import files
   from dpmf_jax.ratings import formats, kept
+  from dpmf_jax.runs import processes
 
+  among = processes.among()
+  if among and len(formats.parts_of(Path(path))) >= among.count:
+    return formats.read(path, among=among, **options)
   if _RATINGS_CACHE.value == 'none':
-    return formats.read(path, **options)
+    return processes.owned(formats.read(path, **options))
   folder = Path(_RATINGS_CACHE.value or files.cache_folder() / 'tables')
   say = lambda line: print(line, file=sys.stderr)
-  return kept.read(path, folder.expanduser(), say=say, **options)
+  table = kept.read(path, folder.expanduser(), say=say, **options)
+  return processes.owned(table)
 
 
 def _scale() -> tuple[float, float] | None:
