@@ -320,7 +320,7 @@ def main(argv) -> int:
   many = contextlib.nullcontext()
   if coordinator is not None:
     many = processes.joined(
-      coordinator, _NUM_PROCESSES.value, _PROCESS_ID.value
+      coordinator, _NUM_PROCESSES.value, _PROCESS_ID.value, words=cli.line
     )
   try:
     with many:
@@ -358,6 +358,8 @@ def _train() -> None:
   from dpmf_jax.runs.train import train
 
   lap, spent = timing.laps(), timing.compiling()
+  own = {flag.name: str(flag.value) for flag in _shared_flags()}
+  processes.check_same(own)
   arguments = _arguments()
   lap('ratings read')
   run = train(**arguments)
@@ -371,6 +373,13 @@ def _train() -> None:
   folder = Path(_OUTPUT.value)
   written = [name for name in folders.OUTPUTS if (folder / name).exists()]
   print(f'\nwritten to {folder}/: {", ".join(written)}, private/')
+
+
+def _shared_flags() -> list[flags.Flag]:
+  """Those that all processes have to give alike."""
+  every = flags.FLAGS.get_key_flags_for_module(sys.modules[__name__])
+  own = (_PROCESS_ID, _DATA_DIR, _RATINGS_CACHE)
+  return [each for each in every if each.name not in {f.name for f in own}]
 
 
 def _arguments() -> dict[str, Any]:
@@ -468,9 +477,11 @@ def _read(path: str, **options: Any):
   from dpmf_jax.ratings import formats, kept
   from dpmf_jax.runs import processes
 
-  among = processes.among()
-  if among and len(formats.parts_of(Path(path))) >= among.count:
-    return formats.read(path, among=among, **options)
+  if among := processes.among():
+    parts = formats.parts_of(Path(path))
+    processes.check_same({'files of ratings': [str(part) for part in parts]})
+    if len(parts) >= among.count:
+      return formats.read(path, among=among, **options)
   if _RATINGS_CACHE.value == 'none':
     return processes.owned(formats.read(path, **options))
   folder = Path(_RATINGS_CACHE.value or files.cache_folder() / 'tables')

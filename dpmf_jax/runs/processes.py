@@ -72,7 +72,11 @@ def check_system(name: str, variant: str) -> None:
 
 @contextlib.contextmanager
 def joined(
-  coordinator: str, num_processes: int | None, process_id: int | None
+  coordinator: str,
+  num_processes: int | None,
+  process_id: int | None,
+  *,
+  words: Callable[[BaseException], str] = str,
 ) -> Iterator[None]:
   """Makes this process one of several, until the end of the block.
 
@@ -84,6 +88,7 @@ def joined(
       of this by itself (SLURM, Open MPI, TPU).
     num_processes, process_id: how many there are, and the number of this one
       from 0; None with 'auto'.
+    words: for an error, to be told to the others.
   """
   own = coordinator != 'auto'
   jax.distributed.initialize(
@@ -104,7 +109,7 @@ def joined(
   except BaseException as error:
     if 'Gloo' in str(error):
       time.sleep(_LAST_WORDS)  # the lifeline says more, and ends this process
-    lifelines.end(f'stopped: {" ".join(str(error).split())}')
+    lifelines.end(f'stopped: {" ".join(words(error).split())}')
     raise
   lifelines.end('')
 
@@ -149,7 +154,7 @@ class _Lifelines:
       line.sendall(told[:16] + self._number.to_bytes(2))
       self._lines[0] = line
     for number, line in self._lines.items():
-      line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+      _keep_alive(line)
       threading.Thread(
         target=self._watch, args=(number, line), daemon=True
       ).start()
@@ -162,18 +167,17 @@ class _Lifelines:
       said = b''
     if said == _BYE:
       return
-    gone = f'process {number} of {self._count} is gone\n'
+    gone = (
+      f'process {number} of {self._count} is gone; give all processes the same '
+      'command again, and the run goes on from its last checkpoint\n'
+    )
     self._stop(said.decode('utf-8', 'replace') or gone)
 
   def _stop(self, said: str) -> NoReturn:
     self._ended.acquire()  # whoever has it ends the process
     self._tell(said)
     sys.stdout.flush()
-    os.write(
-      2,
-      f'error: {said.rstrip()}; give all processes the same command again, '
-      'and the run goes on from its last checkpoint\n'.encode(),
-    )
+    os.write(2, f'error: {said.rstrip()}\n'.encode())
     os._exit(GONE)
 
   def _tell(self, said: str) -> None:
@@ -186,6 +190,14 @@ class _Lifelines:
     self._ended.acquire()
     said = f'process {self._number} of {self._count} {why}' if why else ''
     self._tell(f'{said}\n')
+
+
+def _keep_alive(line: socket.socket) -> None:
+  """Has the system ask, every minute or so, whether the other host is there."""
+  line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+  for name, value in (('IDLE', 60), ('INTVL', 20), ('CNT', 3)):
+    if option := getattr(socket, f'TCP_KEEP{name}', None):
+      line.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _exactly(line: socket.socket, size: int) -> bytes:
