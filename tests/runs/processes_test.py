@@ -140,7 +140,7 @@ def alone(parts, tmp_path_factory):
     ratings = formats.read(parts, scale=(1, 5))
   for name, settings in _SYSTEMS.items():
     train(
-      ratings, system=name, epsilon=4, key=3, devices=1, progress=False,
+      ratings, system=name, epsilon=4, key=3, devices=2, progress=False,
       output=folder / name, **settings,
     )  # fmt: skip
   return folder
