@@ -70,7 +70,10 @@ def rows_of() -> Iterator[tuple[str, Trained]]:
     yield f'{label}, popularity of the answers', rank_0
   for sign in ('true', 'perturbed') if _PAPER.value else ():
     label = f'SD-BPRMF, sign from {sign} bits, eps_I 4'
-    yield label, model_of('sdbpr', 'paper', epsilon_instant=4.0, sign=sign)
+    yield (
+      label,
+      model_of('sdbpr', 'paper', epsilon_instant=4.0, gradient_sign=sign),
+    )
 
 
 def model_of(name: str, variant: str, **settings: Any) -> Trained:

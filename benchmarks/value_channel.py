@@ -3,12 +3,11 @@
   python -m benchmarks.value_channel --data_dir=DIR --plot=roc.png
 
 Trains SDMF as published on MovieLens-100K, reads the messages of some clients
-(`sdmf.client_report`) after the first third of the rounds, and gives them to
-`benchmarks.value_attack`, which knows what the server knows. Prints, for each
-pair (eps_g, eps_I) of claims, the area under the curve of rated against unrated
-items, among those sent twice or more, how well the client's vector is known,
-and how many ratings are read to the star. The bits alone are beside it: how
-often an item was sent.
+after the first third of the rounds (`dpmf_jax.auditing.value_channel`), with
+what the server knows. Prints, for each pair (eps_g, eps_I) of claims, the area
+under the curve of rated against unrated items, among those sent twice or more,
+how well the client's vector is known, and how many ratings are read to the
+star. The bits alone are beside it: how often an item was sent.
 """
 
 from __future__ import annotations
@@ -16,23 +15,18 @@ from __future__ import annotations
 import functools
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import tqdm
 from absl import flags
 
-from benchmarks import value_attack
+from dpmf_jax.auditing import value_channel
 from dpmf_jax.commands import cli
+from dpmf_jax.evaluation import plots
 from dpmf_jax.plans.sdmf import SDMFConfig
 from dpmf_jax.ratings import catalog
-from dpmf_jax.rows import training_data
-from dpmf_jax.systems import sdmf
-from dpmf_jax.systems.sdcf import rounds as sdcf
-from dpmf_jax.systems.sdcf.client_blocks import Profile
 
 _DATASET = flags.DEFINE_string('dataset', 'ml-100k', 'Which.')
 _CLIENTS = flags.DEFINE_integer('clients', 30, 'How many are attacked.', 1)
@@ -50,10 +44,6 @@ def main(argv: Sequence[str]) -> int:
   ratings = catalog.load(_DATASET.value, data_dir=_DATA_DIR.value, quiet=True)
   rng = np.random.default_rng(_SEED.value)
   users = rng.choice(ratings.num_users, _CLIENTS.value, replace=False)
-  truth = np.full((len(users), ratings.num_items), np.nan)
-  for row, user in enumerate(users):
-    own = ratings.user == user
-    truth[row, ratings.item[own]] = ratings.value[own]
   figures, curves = {}, {}
   for pair in _PAIRS.value:
     value, instant = map(float, pair.split(':'))
@@ -61,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
       scale=ratings.scale, epsilon_value=value, epsilon_instant=instant
     )
     label = f'eps_g {value:g}, eps_I {instant:g}'
-    row, curves[label] = attacked(config, ratings, users, truth, label)
+    row, curves[label] = attacked(config, ratings, users, label)
     figures[label] = row
     print(
       f'{label:26} rated or not: AUC {row["area"]:.3f} by values, '
@@ -73,85 +63,60 @@ def main(argv: Sequence[str]) -> int:
     pathlib.Path(_JSON.value).write_text(json.dumps(figures, indent=2) + '\n')
   if _PLOT.value:
     title = f'SDMF on {_DATASET.value}: rated items, by what clients send'
-    value_attack.draw(_PLOT.value, curves, title=title)
+    draw(_PLOT.value, curves, title=title)
   return 0
 
 
-def attacked(config, ratings, users, truth, label: str) -> tuple[Any, Any]:
+def attacked(config, ratings, users, label: str) -> tuple[Any, Any]:
   """Figures over all attacked clients, and the curve of all their items."""
-  item, upload, items, vector = transcript(config, ratings, users, truth, label)
+  seen = value_channel.transcript(
+    config,
+    ratings,
+    users,
+    key=_SEED.value,
+    progress=functools.partial(tqdm.tqdm, desc=label, leave=False),
+  )
   levels = sorted(set(ratings.value.tolist()))
-  found, scores, rated, bits = [], [], [], []
-  for client, rating in enumerate(truth):
-    sent, seen = by_item(item[:, client], upload[:, client], ratings.num_items)
-    one = value_attack.attack(
-      sent, seen, items, levels=levels, rating=rating, user=vector[:, client]
-    )
+  found = value_channel.findings(seen, levels=levels)
+  scores, rated = [], []
+  for one, rating in zip(found, seen.rating, strict=True):
     known = ~np.isnan(one.score)
     # Items are compared with others of the same client.
     scores.append(one.score[known] - np.median(one.score[known]))
     rated.append(~np.isnan(rating[known]))
-    bits.append(value_attack.roc(seen.sum(axis=0)[known], rated[-1]).area)
-    found.append(one)
   figures = {
     'area': float(np.mean([one.rated.area for one in found])),
-    'area of bits': float(np.mean(bits)),
+    'area of bits': float(np.mean([one.bits.area for one in found])),
     'cosine': float(np.median([one.cosine for one in found])),
     'recovered': float(np.mean([one.recovered for one in found])),
   }
-  return figures, value_attack.roc(
+  return figures, value_channel.roc(
     np.concatenate(scores), np.concatenate(rated)
   )
 
 
-def by_item(item, upload, num_items: int) -> tuple[np.ndarray, np.ndarray]:
-  """Messages [T, M] and [T, M, D] laid out by item: [T, I, D], [T, I]."""
-  rounds, slot = np.nonzero(item < num_items)
-  at = rounds, item[rounds, slot]
-  sent = np.zeros((len(item), num_items, upload.shape[-1]), np.float32)
-  seen = np.zeros(sent.shape[:2], bool)
-  sent[at], seen[at] = upload[rounds, slot], True
-  return sent, seen
-
-
-def transcript(config, ratings, users, truth, label: str):
-  """(item, sent, items, vector) of the attacked clients, by round.
-
-  The server knows the items, the step size and the ridge, and takes them off.
-  """
-  data = training_data(ratings)
-  system = sdmf.sdmf(config)
-  capacity = sdcf.message_capacity(data.by_user, ratings.num_items, config.sent)
-  own = Profile(
-    value=jnp.asarray(np.nan_to_num(truth), jnp.float32),
-    rated=jnp.asarray(~np.isnan(truth)),
+def draw(
+  path: str, curves: Mapping[str, value_channel.Curve], *, title: str
+) -> None:
+  """Writes a PNG of the curves by label."""
+  axes = plots.axes_of(5, 4.6)
+  axes.plot(
+    [0, 1], [0, 1], color='#999999', linewidth=1, label='a guess, area 0.500'
   )
-  report = functools.partial(sdmf.client_report, capacity=capacity)
-
-  @jax.jit
-  def messages(key, state):
-    """What the attacked clients send in the next round."""
-    public = sdcf.public_of(state)
-    clients = jax.tree.map(lambda x: x[users], sdcf.clients_of(state))
-    keys = jax.random.split(key, len(users))
-    upload = jax.vmap(report, (0, 0, 0, None))(keys, clients, own, public)[1]
-    q = public.item
-    drift = upload.gradient / public.step_size
-    drift -= (
-      q[jnp.minimum(upload.item, len(q) - 1)] * public.langevin.item_ridge
+  for label, curve in curves.items():
+    axes.plot(
+      curve.false_positive,
+      curve.true_positive,
+      label=f'{label}, area {curve.area:.3f}',
     )
-    return upload.item, drift / public.langevin.likelihood, q, clients.factors
-
-  step = jax.jit(system.step)
-  init_key, run_key = jax.random.split(jax.random.key(_SEED.value))
-  state = system.init(init_key, data)
-  parts = []
-  for number in tqdm.trange(config.steps, desc=label, leave=False):
-    step_key, key = jax.random.split(jax.random.fold_in(run_key, number))
-    if number >= config.steps // 3:  # before, residuals still move
-      parts.append(jax.device_get(messages(key, state)))
-    state = step(step_key, state, data)
-  return [np.stack(part) for part in zip(*parts, strict=True)]
+  plots.write(
+    path,
+    axes,
+    x_label='share of unrated items taken for rated',
+    y_label='share of rated items found',
+    title=title,
+    loc='lower right',
+  )
 
 
 if __name__ == '__main__':

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
   from dpmf_jax import types as types
   from dpmf_jax.accounting import epsilon as epsilon
   from dpmf_jax.auditing import audit as audit
+  from dpmf_jax.evaluation.comparison import Comparison as Comparison
   from dpmf_jax.evaluation.metrics import baselines as baselines
   from dpmf_jax.evaluation.metrics import release_rmse as release_rmse
   from dpmf_jax.evaluation.metrics import rmse as rmse
   from dpmf_jax.evaluation.ranking import ranking_metrics as ranking_metrics
-  from dpmf_jax.evaluation.sweeps import sweep as sweep
   from dpmf_jax.keys import random_key as random_key
   from dpmf_jax.plans.als import ALSConfig as ALSConfig
   from dpmf_jax.plans.dpals import DPALSConfig as DPALSConfig
@@ -81,6 +81,7 @@ if TYPE_CHECKING:
   from dpmf_jax.ratings.table import with_public_ids as with_public_ids
   from dpmf_jax.rows import Data as Data
   from dpmf_jax.rows import training_data as training_data
+  from dpmf_jax.runs.compare import compare as compare
   from dpmf_jax.runs.run import Run as Run
   from dpmf_jax.runs.train import train as train
   from dpmf_jax.serving.folding import fold_in as fold_in
@@ -127,9 +128,9 @@ __version__ = '0.1.0'
 _NAMES = {
   'accounting': 'epsilon',
   'auditing': 'audit',
+  'evaluation.comparison': 'Comparison',
   'evaluation.metrics': 'baselines release_rmse rmse',
   'evaluation.ranking': 'ranking_metrics',
-  'evaluation.sweeps': 'sweep',
   'keys': 'random_key',
   'ratings.catalog': 'load',
   'ratings.formats': 'read',
@@ -140,6 +141,7 @@ _NAMES = {
     'Ratings from_arrays from_csr from_dataframe with_public_ids'
   ),
   'rows': 'Data training_data',
+  'runs.compare': 'compare',
   'runs.run': 'Run',
   'runs.train': 'train',
   'serving.folding': 'fold_in',

@@ -183,8 +183,19 @@ def rounded_down(values: np.ndarray) -> np.ndarray:
   return np.where(above, np.nextafter(nearest, np.float32(0)), nearest)
 
 
-def data_rows(ratings: Ratings, *, chunk_multiple: int = 1, **layout) -> Data:
-  """Both orientations of `ratings` as NumPy row slices."""
+def data_rows(
+  ratings: Ratings,
+  *,
+  chunk_multiple: int = 1,
+  least_chunks: int | tuple[int, int] = 2,
+  **layout,
+) -> Data:
+  """Both orientations of `ratings` as NumPy row slices; see `rows`.
+
+  `least_chunks` may be two numbers, by user and by item, of `needed_chunks`.
+  """
+  if isinstance(least_chunks, int):
+    least_chunks = (least_chunks, least_chunks)
   layout |= {
     'scale': ratings.scale,
     'chunk_multiple': chunk_multiple,
@@ -192,10 +203,32 @@ def data_rows(ratings: Ratings, *, chunk_multiple: int = 1, **layout) -> Data:
   }
   user, item, value = ratings.user, ratings.item, ratings.value
   users, items = ratings.num_users, ratings.num_items
-  return Data(
-    by_user=rows(user, item, value, users, items, side='user', **layout),
-    by_item=rows(item, user, value, items, users, side='item', **layout),
+  sides: list[Side] = ['user', 'item']
+  by_user, by_item = (
+    functools.partial(rows, side=side, least_chunks=least, **layout)
+    for side, least in zip(sides, least_chunks, strict=True)
   )
+  return Data(
+    by_user=by_user(user, item, value, users, items),
+    by_item=by_item(item, user, value, items, users),
+  )
+
+
+def needed_chunks(
+  ratings: Ratings, mesh: Mesh | None = None
+) -> tuple[int, int]:
+  """Chunks for each shard that these ratings take, by user and by item.
+
+  With the largest of several tables as their `least_chunks` all have one shape,
+  and what is compiled for one of them is compiled for all.
+  """
+  size = SLICES * (1 if mesh is None else mesh.size)
+  slices = (
+    int((-(-np.bincount(index) // SLOTS)).sum())
+    for index in (ratings.user, ratings.item)
+  )
+  by_user, by_item = (max(-(-each // size), 2) for each in slices)
+  return by_user, by_item
 
 
 def check_side(rows: Rows, side: Side) -> None:

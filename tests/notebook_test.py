@@ -22,6 +22,22 @@ SAID = {
     'refused',
   ),
   'break_gaussian_mf': ('as published: stated 0.33', 'gaussian_mf: refuted'),
+  'personalised': (
+    'Guarantee (proved): epsilon = 1',
+    'personal   each rating has its own epsilon: 0.04998 to 1',
+    'claimed: each rating is kept with chance',
+  ),
+  'sdmf_server': (
+    'Claimed: 60 rounds in which clients choose items',
+    'eps_g = eps_I = 0.25                0.98',
+    '0.781  local_mf, epsilon 2 proved for a record',
+  ),
+  'own_system': (
+    'prior=0.0 must be in (0, 1000]',
+    'own_means: not refuted',
+    'own system: refuted',
+    'Guarantee (STATED BY ITS AUTHOR, NOT CHECKED HERE): epsilon = 1',
+  ),
 }
 # This one needs no data and no JAX, and is quick.
 QUICK = 'accountant'

@@ -13,6 +13,7 @@ COMMANDS = {
   'fetch_data': 'get a named data set',
   'train': 'train a recommender, with a privacy certificate',
   'recommend': 'lists from a model, for its users or new ones',
+  'compare': 'how accurate systems are at each epsilon: an experiment',
   'account': 'how private something is, or would be',
   'audit': 'attack what systems state about privacy',
   'federated.worker': 'a node or the aggregator of a deployment',

@@ -52,7 +52,6 @@ docs/systems.md.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 import sys
@@ -69,10 +68,12 @@ from dpmf_jax.commands import (
   plugins,
   reading,
   settings,
+  sources,
   specifications,
 )
 
 _SETTINGS = settings.define()
+flags.adopt_module_key_flags(sources)
 flags.adopt_module_key_flags(reading)
 flags.adopt_module_key_flags(specifications)
 flags.adopt_module_key_flags(plugins)
@@ -104,35 +105,6 @@ _ATTRIBUTES = flags.DEFINE_bool(
   'the folder of --dataset=ml-100k or ml-1m.',
 )
 
-_DATASET = flags.DEFINE_string(
-  'dataset', None, 'A named data set, such as ml-100k, ml-1m or synthetic-1m.'
-)
-_RATINGS = flags.DEFINE_string(
-  'ratings',
-  None,
-  "A ratings file, instead; or several, such as 'parts/*.parquet'.",
-)
-_SCALE = flags.DEFINE_list(
-  'scale',
-  None,
-  'Lowest and highest rating that --ratings can hold, 1,5 by default. A public '
-  'fact: it is never taken from the data.',
-)
-_MAX_COUNT = flags.DEFINE_integer(
-  'max_count',
-  None,
-  '--ratings has counts, of clicks or plays, and so many of one count at most: '
-  'a public fact. 1, the default of a file without ratings, makes all '
-  'interactions alike.',
-)
-_RATINGS_CACHE = flags.DEFINE_string(
-  'ratings_cache',
-  None,
-  'Folder that keeps what was read of large --ratings, which the next run then '
-  'has at once. It holds private ratings, and only you may open it; by default '
-  'it is tables in $DPMF_CACHE, $XDG_CACHE_HOME/dpmf_jax or ~/.cache/dpmf_jax. '
-  'none keeps nothing.',
-)
 _TITLES = flags.DEFINE_string(
   'titles', None, 'A file with item titles for --ratings (movies.dat, u.item).'
 )
@@ -185,9 +157,6 @@ _SAVE_PRIOR = flags.DEFINE_string(
   'Where to write what --public_ratings say of items, so that the next '
   '--public_ratings can be this file (.safetensors).',
 )
-_DATA_DIR = flags.DEFINE_string(
-  'data_dir', None, 'Where data sets are looked for first.'
-)
 _OUTPUT = flags.DEFINE_string('output', None, 'Folder to write.', required=True)
 _OVERWRITE = flags.DEFINE_bool(
   'overwrite', False, 'Replace the run that --output holds.'
@@ -235,6 +204,18 @@ _REPORT_EVERY = flags.DEFINE_integer(
   'report_every', None, 'Steps between reports; 25 reports by default.'
 )
 
+_CURVES = flags.DEFINE_string(
+  'curves',
+  None,
+  'A CSV file for the errors on training and held-out ratings after each round '
+  'that is reported, written while it trains. Not private: for you alone.',
+)
+_TENSORBOARD = flags.DEFINE_string(
+  'tensorboard',
+  None,
+  'A folder for the same, for TensorBoard, such as logs/mine. It needs '
+  'tensorboardX, or torch with tensorboard. Not private either.',
+)
 _CHECKPOINT_SECONDS = flags.DEFINE_float(
   'checkpoint_seconds',
   5.0,
@@ -275,8 +256,8 @@ _BUDGET_EPSILON = flags.DEFINE_string(
 # What --help shows together, and what not every system reads.
 GROUPS = {
   'data': (
-    'dataset', 'data_dir', 'ratings', 'scale', 'max_count', *reading.FLAGS,
-    'ratings_cache', 'titles', 'item_ids', 'user_ids', 'num_users',
+    *sources.FLAGS, *reading.FLAGS, 'titles', 'item_ids', 'user_ids',
+    'num_users',
     'user_features', 'item_features', 'public_ratings', 'public_titles',
     'save_prior', 'attributes', 'split', 'test_fraction', 'split_seed',
   ),
@@ -285,7 +266,10 @@ GROUPS = {
     'ledger', 'budget_epsilon', 'seed',
   ),
   'system': ('system', 'task', 'plugin'),
-  'output': ('output', 'overwrite', 'ranking_k', 'ranking_threshold'),
+  'output': (
+    'output', 'overwrite', 'ranking_k', 'ranking_threshold', 'curves',
+    'tensorboard',
+  ),
 }  # fmt: skip
 ONLY = {
   'attributes': ('sdfm',),
@@ -378,8 +362,8 @@ def _train() -> None:
 def _shared_flags() -> list[flags.Flag]:
   """Those that all processes have to give alike."""
   every = flags.FLAGS.get_key_flags_for_module(sys.modules[__name__])
-  own = (_PROCESS_ID, _DATA_DIR, _RATINGS_CACHE)
-  return [each for each in every if each.name not in {f.name for f in own}]
+  own = ('process_id', 'data_dir', 'ratings_cache')
+  return [each for each in every if each.name not in own]
 
 
 def _arguments() -> dict[str, Any]:
@@ -396,11 +380,15 @@ def _arguments() -> dict[str, Any]:
   specifications.check(
     system=asked_for,
     personalized=personalized,
-    path=_RATINGS.value,
+    path=sources.RATINGS.value,
     epsilon=_SETTINGS['epsilon'].value,
   )
   ratings = with_public_ids(
-    specifications.attach(_load(), path=_RATINGS.value, **reading.layout()),
+    specifications.attach(
+      sources.load(_TITLES.value),
+      path=sources.RATINGS.value,
+      **reading.layout(),
+    ),
     users=_ids(_USER_IDS, 'user'),
     items=_ids(_ITEM_IDS, 'item'),
     num_users=_NUM_USERS.value,
@@ -414,7 +402,7 @@ def _arguments() -> dict[str, Any]:
   item_features, hashed_items = _item_features(ratings)
   return given | {
     'ratings': ratings,
-    'scale': _scale(),
+    'scale': sources.scale(),
     'delta': _DELTA.value,
     'task': _TASK.value,
     'system': asked_for,
@@ -437,61 +425,10 @@ def _arguments() -> dict[str, Any]:
     'devices': _DEVICES.value,
     'report_every': _REPORT_EVERY.value,
     'checkpoint_seconds': _CHECKPOINT_SECONDS.value,
+    'curves': _CURVES.value,
+    'tensorboard': _TENSORBOARD.value,
     'public': specifications.public() | hashed | hashed_items,
   }
-
-
-def _load():
-  """The ratings that the flags name."""
-  from dpmf_jax.ratings import catalog, formats, given
-  from dpmf_jax.runs import processes
-
-  dataset, path = _DATASET.value, _RATINGS.value
-  if dataset is not None and path is None:
-    reading.check_unused('--dataset')
-    if _MAX_COUNT.value is not None:
-      raise ValueError('--max_count is for --ratings=FILE, not for --dataset')
-    return processes.owned(catalog.load(dataset, data_dir=_DATA_DIR.value))
-  if path is None or dataset is not None:
-    raise ValueError('pass one of --dataset=NAME and --ratings=FILE')
-  titles = formats.read_titles(_TITLES.value) if _TITLES.value else None
-  scale, most = _scale(), _MAX_COUNT.value
-  ratings = _read(
-    path,
-    scale=scale or (given.SCALE if most is None else None),
-    max_count=most,
-    **reading.options(),
-  )
-  if scale is None and processes.alike(ratings.value):
-    given.check_default_scale(ratings)
-  return dataclasses.replace(ratings, titles=titles or {}, unique=True)
-
-
-def _read(path: str, **options: Any):
-  """The ratings of --ratings, maybe as they were read before.
-
-  Of several processes each reads its part files. Where there are fewer files
-  than processes all read them all; each gets the ratings of its own users.
-  """
-  from dpmf_jax import files
-  from dpmf_jax.ratings import formats, kept
-  from dpmf_jax.runs import processes
-
-  if among := processes.among():
-    parts = formats.parts_of(Path(path))
-    processes.check_same({'files of ratings': [str(part) for part in parts]})
-    if len(parts) >= among.count:
-      return formats.read(path, among=among, **options)
-  if _RATINGS_CACHE.value == 'none':
-    return processes.owned(formats.read(path, **options))
-  folder = Path(_RATINGS_CACHE.value or files.cache_folder() / 'tables')
-  say = lambda line: print(line, file=sys.stderr)
-  table = kept.read(path, folder.expanduser(), say=say, **options)
-  return processes.owned(table)
-
-
-def _scale() -> tuple[float, float] | None:
-  return None if _SCALE.value is None else cli.scale(_SCALE.value)
 
 
 def _ids(flag: flags.FlagHolder, role: str) -> Any:
@@ -503,9 +440,11 @@ def _ids(flag: flags.FlagHolder, role: str) -> Any:
 def _attributes(ratings) -> Any:
   from dpmf_jax.ratings import attributes, catalog
 
-  if _DATASET.value is None:
+  if sources.DATASET.value is None:
     raise ValueError('--attributes needs --dataset=ml-100k or ml-1m')
-  folder = catalog.fetch(_DATASET.value, data_dir=_DATA_DIR.value, quiet=True)
+  folder = catalog.fetch(
+    sources.DATASET.value, data_dir=sources.DATA_DIR.value, quiet=True
+  )
   return attributes.movielens(ratings, folder)
 
 
@@ -535,7 +474,7 @@ def _item_features(ratings) -> tuple[Any, dict[str, str]]:
 
 def _prior() -> Any:
   """What --public_ratings say of items; None without them."""
-  from dpmf_jax.ratings import catalog, formats, given, priors
+  from dpmf_jax.ratings import catalog, formats, priors
 
   path, titles, saved = (
     flag.value for flag in (_PUBLIC_RATINGS, _PUBLIC_TITLES, _SAVE_PRIOR)
@@ -545,21 +484,19 @@ def _prior() -> Any:
       if flag.value is not None:
         raise ValueError(f'--{flag.name} needs --public_ratings')
     return None
-  if path in (_DATASET.value, _RATINGS.value):
+  if path in (sources.DATASET.value, sources.RATINGS.value):
     raise ValueError(
       f'--public_ratings={path} are the ratings themselves, which are private: '
       'give others, that anyone may see'
     )
   ratings: Any = path
   if path in catalog.NAMES and not Path(path).exists():
-    ratings = catalog.load(path, data_dir=_DATA_DIR.value)
+    ratings = catalog.load(path, data_dir=sources.DATA_DIR.value)
   elif not path.endswith('.safetensors'):
     ratings = formats.read(
       path,
-      scale=_scale() or (given.SCALE if _MAX_COUNT.value is None else None),
-      max_count=_MAX_COUNT.value,
       titles=formats.read_titles(titles) if titles else None,
-      **reading.options(),
+      **sources.options(),
     )
   prior = priors.public_prior(ratings)
   if saved is not None:

@@ -43,6 +43,12 @@ def write(
   axes.set_title(title, fontsize=9)
   axes.grid(alpha=0.25)
   axes.legend(fontsize=8, **legend)
+  _save(path, axes, mode)
+
+
+def _save(
+  path: str | Path | io.BytesIO, axes: Any, mode: int | None = 0o600
+) -> None:
   picture = path if isinstance(path, io.BytesIO) else io.BytesIO()
   axes.figure.savefig(picture, format='png', dpi=120)
   if not isinstance(path, io.BytesIO):
@@ -258,3 +264,152 @@ def epsilon_curves(
     mode=None,
     loc='lower right' if x_label == 'steps' else 'upper right',
   )
+
+
+# Colours that people with any colour vision tell apart (Okabe and Ito).
+_COLOURS = (
+  '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000',
+)  # fmt: skip
+_MARKS = 'osD^vPX'
+_AXES = {
+  'rmse': 'RMSE on held-out ratings, in points of the scale\n(lower is better)',
+  'ndcg': 'NDCG of lists, by held-out items\n(higher is better)',
+}
+
+
+def comparison(
+  path: str | Path | io.BytesIO,
+  rows: Sequence[Mapping[str, Any]],
+  metric: str,
+  *,
+  title: str,
+) -> None:
+  """Writes a PNG of accuracy against epsilon; what is not private are lines.
+
+  Bands are one standard error to each side. What a paper claims is dashed, and
+  says that it is no guarantee.
+
+  Args:
+    path: of the picture.
+    rows: of a `Comparison`.
+    metric: the one that is drawn.
+    title: above the picture.
+  """
+  axes = axes_of(9.5, 5.4)
+  rows = [row for row in rows if row[metric] is not None]
+  level = [row for row in rows if row['status'] == 'none']
+  curves: dict[str, list[Mapping[str, Any]]] = {}
+  for row in rows:
+    if row['status'] != 'none':
+      curves.setdefault(row['system'], []).append(row)
+  labels = [
+    (row[metric], f'{row["system"]} (not private)', '#555555') for row in level
+  ]
+  for row in level:
+    axes.axhline(
+      row[metric], color='#888888', linewidth=1, linestyle=(0, (5, 3))
+    )
+  looks = itertools.cycle(zip(_COLOURS, _MARKS, strict=True))
+  for (name, points), (colour, mark) in zip(
+    curves.items(), looks, strict=False
+  ):
+    points = sorted(points, key=_stated_epsilon)
+    labels.append((points[-1][metric], _curve_label(name, points[0]), colour))
+    _draw_curve(axes, points, metric, colour, mark)
+  ticks = sorted(
+    {_stated_epsilon(row) for each in curves.values() for row in each}
+  )
+  axes.set_xscale('log')
+  shown = [f'{tick:.3g}' for tick in ticks]
+  axes.set_xticks(ticks or [1.0], shown or ['1'])
+  axes.minorticks_off()
+  axes.margins(x=0.03)
+  _limit(axes, rows, level, metric)
+  _label_right(axes, labels)
+  kind, _, length = metric.partition('@')
+  axes.set_xlabel('epsilon of a run, logarithmic (smaller is more private)')
+  axes.set_ylabel(_AXES[kind].replace('NDCG', f'NDCG@{length}'))
+  note = 'not private: computed from held-out ratings; bands: standard errors'
+  axes.set_title(f'{title}\n{note}', fontsize=9, loc='left')
+  axes.spines[['top', 'right']].set_visible(False)
+  axes.grid(alpha=0.25)
+  _save(path, axes)
+
+
+def _stated_epsilon(row: Mapping[str, Any]) -> float:
+  return row[f'{row["status"]}_epsilon']
+
+
+def _curve_label(name: str, row: Mapping[str, Any]) -> str:
+  if row['status'] == 'claimed':
+    return f'{name}\n(one {row["unit"]}, claimed: no guarantee)'
+  ours = '' if row['status'] == 'proved' else ', stated by its author'
+  return f'{name} (one {row["unit"]}{ours})'
+
+
+def _draw_curve(
+  axes: Any,
+  points: Sequence[Mapping[str, Any]],
+  metric: str,
+  colour: str,
+  mark: str,
+) -> None:
+  x = np.array([_stated_epsilon(row) for row in points])
+  y = np.array([row[metric] for row in points])
+  error = np.array([row[f'{metric}_se'] or 0.0 for row in points])
+  claimed = points[0]['status'] == 'claimed'
+  axes.plot(
+    x,
+    y,
+    color=colour,
+    marker=mark,
+    markerfacecolor='white' if claimed else colour,
+    linestyle=(0, (4, 3)) if claimed else '-',
+    linewidth=1.8,
+  )
+  axes.fill_between(
+    x, y - error, y + error, color=colour, alpha=0.18, linewidth=0
+  )
+  # A band over a single epsilon has no width.
+  axes.errorbar(x, y, error, color=colour, linestyle='none', linewidth=1)
+
+
+def _limit(
+  axes: Any,
+  rows: Sequence[Mapping[str, Any]],
+  level: Sequence[Mapping[str, Any]],
+  metric: str,
+) -> None:
+  """Leaves out errors that are so large that nothing else could be read."""
+  values = [row[metric] for row in rows] or [0.0, 1.0]
+  low, high = min(values), max(values)
+  if metric == 'rmse' and level:
+    lines = [row[metric] for row in level]
+    high = min(high, 2 * max(lines) - min(lines) + 0.05)
+  margin = 0.06 * max(high - low, 0.01)
+  axes.set_ylim(low - margin, high + margin)
+
+
+def _label_right(
+  axes: Any, labels: Sequence[tuple[float, str, str]], gap: float = 0.07
+) -> None:
+  """Writes each (height, text, colour) beside the axes, none over another."""
+  low, high = axes.get_ylim()
+  place = lambda value: min(max((value - low) / (high - low), 0.0), 1.0)
+  ordered = sorted(labels)
+  heights: list[float] = []
+  for value, _, _ in ordered:
+    least = heights[-1] + gap if heights else 0.0
+    heights.append(max(place(value), least))
+  for number, height in enumerate(heights):  # back below the top
+    heights[number] = min(height, 1 - gap * (len(heights) - 1 - number))
+  for (value, text, colour), height in zip(ordered, heights, strict=True):
+    beyond = f': {value:.3g}, above' if value > high else ''
+    axes.annotate(
+      f'{text}{beyond}',
+      (1.01, height),
+      xycoords='axes fraction',
+      va='center',
+      fontsize=8,
+      color=colour,
+    )

@@ -42,6 +42,25 @@ def random_split(
   return _sides(ratings, uniforms(ratings, seed) < test_fraction)
 
 
+def fold(
+  ratings: Ratings, number: int, *, folds: int, seed: int
+) -> tuple[Ratings, Ratings]:
+  """Returns (train, test) with part `number` of `folds` in test, from 0.
+
+  Every rating is in one part, and parts are about equally large.
+
+  Privacy: as for `random_split`. That says nothing of several parts together:
+  each rating is trained on in all of them but one.
+  """
+  check_ratings(ratings)
+  if folds < 2 or not 0 <= number < folds:
+    raise DataError(
+      f'number={number} of folds={folds} is not below them, or there are not 2'
+    )
+  part = (uniforms(ratings, seed) * folds).astype(np.int64)
+  return _sides(ratings, part == number)
+
+
 def hold_out_per_user(
   ratings: Ratings, count: int, *, seed: int
 ) -> tuple[Ratings, Ratings]:

@@ -95,7 +95,7 @@ def opened(folder: str | Path, *, overwrite: bool = False) -> Iterator[Path]:
     _check_free(folder)
   private.mkdir(parents=True, exist_ok=True, mode=0o700)
   os.chmod(private, 0o700)  # mkdir leaves a folder that exists as it is
-  with _locked(private, f'output={folder}'):
+  with locked(private, f'output={folder}'):
     if not overwrite:
       _check_free(folder)  # what another process has finished meanwhile
     for name in _FILES:
@@ -124,7 +124,7 @@ def _check_free(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, name: str) -> Iterator[None]:
+def locked(folder: Path, name: str) -> Iterator[None]:
   """Keeps other processes out; the system opens it when this one dies."""
   handle = os.open(folder, os.O_RDONLY)
   try:
@@ -187,7 +187,7 @@ def _restored(
     metadata.get(name, '{}'), f'{path}, {name}'
   )
   saved = read('versions')
-  for package, version in _versions().items():
+  for package, version in versioned().items():
     if (found := saved.get(package)) != version:
       raise ValueError(
         f'{folder} holds an interrupted run of {package} {found or "unknown"}, '
@@ -234,7 +234,8 @@ def _shown(name: str, *values: Any) -> tuple[str, ...]:
   return tuple(f'{name}={value!r}' for value in values)
 
 
-def _versions() -> dict[str, str]:
+def versioned() -> dict[str, str]:
+  """Versions of what the bits of a run depend on."""
   return {k: v for k, v in versions().items() if k in _VERSIONED}
 
 
@@ -282,7 +283,7 @@ def checkpointer(
       },
       metadata={
         'settings': json.dumps(settings),
-        'versions': json.dumps(_versions()),
+        'versions': json.dumps(versioned()),
         'run': run,
         'source': source_of(key),
       },

@@ -30,6 +30,7 @@ from dpmf_jax.rows import Data, device_mesh, training_data
 from dpmf_jax.runs import (
   choosing,
   folders,
+  logs,
   measuring,
   processes,
   recording,
@@ -90,6 +91,8 @@ def train(
   devices: int | None = None,
   report_every: int | None = None,
   checkpoint_seconds: float = 5.0,
+  curves: str | Path | None = None,
+  tensorboard: str | Path | None = None,
   progress: bool = True,
   public: Mapping[str, str] | None = None,
   **settings: Any,
@@ -161,6 +164,10 @@ def train(
     devices: how many to use, of each process; all by default.
     report_every: steps between points of the curve; 25 points by default.
     checkpoint_seconds: least time between two checkpoints in `output`.
+    curves: a CSV file for the errors after each round that is reported,
+      written while it trains. It is not private: for the curator only.
+    tensorboard: a folder for the same as TensorBoard reads it, not private
+      either. It needs tensorboardX, or torch with tensorboard.
     progress: whether to show a bar.
     public: further public facts, for the certificate.
     **settings: of the system; see docs/systems.md.
@@ -207,7 +214,9 @@ def train(
     )
   made = chosen.system
   processes.check_system(chosen.name, chosen.variant)
-  progress = progress and processes.first()
+  if not processes.first():
+    progress, curves, tensorboard = False, None, None
+  _check_logs(chosen, curves, tensorboard, output, overwrite)
   lap('system chosen')
   if table.most_users and made.guarantee.unit != 'user':
     raise ValueError(
@@ -282,6 +291,8 @@ def train(
       spend=spend,
       report_every=report_every or max(1, -(-made.steps // 25)),
       checkpoint_seconds=checkpoint_seconds,
+      curves=curves,
+      tensorboard=tensorboard,
       progress=progress,
     )
 
@@ -363,6 +374,8 @@ def _fitted(
   spend: Callable[..., Any] | None,
   report_every: int,
   checkpoint_seconds: float,
+  curves: str | Path | None,
+  tensorboard: str | Path | None,
   progress: bool,
 ) -> tuple[jax.Array, str]:
   """The key and the id of the run, when all steps are done and recorded.
@@ -405,13 +418,13 @@ def _fitted(
   bar, show = recording.progress(
     chosen.plan, recorder.curve, delta=chosen.delta, disable=not progress
   )
-  with bar:
+  with bar, logs.logged(recorder.curve, curves, tensorboard) as log:
     fit(
       made,
       fit_key,
       data,
       report_every=report_every,
-      callbacks=(*callbacks, recorder, show),
+      callbacks=(*callbacks, recorder, log, show),
       start=start,
     )
   return key, run_id
@@ -479,6 +492,27 @@ def _check_reports(every: Any, seconds: Any) -> None:
     raise ValueError(f'report_every={every!r} must be an integer from 1')
   if not (_is_number(seconds, Real) and seconds >= 0):
     raise ValueError(f'checkpoint_seconds={seconds!r} must be at least 0')
+
+
+def _check_logs(
+  chosen: Chosen,
+  curves: Any,
+  tensorboard: Any,
+  output: str | Path | None,
+  overwrite: bool,
+) -> None:
+  given = {'curves': curves, 'tensorboard': tensorboard}
+  given = {name: value for name, value in given.items() if value is not None}
+  if not given:
+    return
+  if chosen.task == 'ranking':
+    name, value = next(iter(given.items()))
+    raise ValueError(
+      f'{name}={value} is for errors of ratings, and system={chosen.name} '
+      'makes lists, which are measured at the end: leave it out'
+    )
+  goes_on = output is not None and folders.interrupted(Path(output))
+  logs.check(curves, tensorboard, output=output, replace=overwrite or goes_on)
 
 
 def _is_number(given: Any, kind: type) -> bool:

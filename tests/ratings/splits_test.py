@@ -75,6 +75,16 @@ def test_hold_out_takes_count_of_each_user(table, count):
   assert rows(train) == rows(table) - rows(test)
 
 
+def test_every_rating_is_in_one_fold(table):
+  parts = [splits.fold(table, k, folds=4, seed=1) for k in range(4)]
+  assert sum(len(test) for _, test in parts) == len(table)
+  assert set().union(*(rows(test) for _, test in parts)) == rows(table)
+  for train, test in parts:
+    assert rows(train) == rows(table) - rows(test)
+    # Five standard deviations, as above.
+    assert abs(len(test) - 2250) < 5 * np.sqrt(9000 * 0.25 * 0.75)
+
+
 PAIRS = st.lists(
   st.tuples(st.integers(1, 3), st.integers(1, 8), st.integers(1, 4)),
   min_size=1,
@@ -83,6 +93,7 @@ PAIRS = st.lists(
 )
 SPLITS = {
   'random': lambda t, seed: splits.random_split(t, 0.5, seed=seed),
+  'fold': lambda t, seed: splits.fold(t, 1, folds=2, seed=seed),
   'one': lambda t, seed: splits.hold_out_per_user(t, 1, seed=seed),
   'two': lambda t, seed: splits.hold_out_per_user(t, 2, seed=seed),
   'four': lambda t, seed: splits.hold_out_per_user(t, 4, seed=seed),
@@ -181,6 +192,8 @@ def test_the_last_of_each_user_is_held_out():
     (lambda t: splits.random_split(t, 1.5, seed=1), 'test_fraction=1.5'),
     (lambda t: splits.random_split(t, 0.5, seed=-1), 'seed=-1'),
     (lambda t: splits.random_split(t, 1e-9, seed=1), 'test side .* empty'),
+    (lambda t: splits.fold(t, 3, folds=3, seed=1), 'number=3 of folds=3'),
+    (lambda t: splits.fold(t, 0, folds=1, seed=1), 'there are not 2'),
     (lambda t: splits.hold_out_per_user(t, 0, seed=1), 'count=0'),
     (lambda t: splits.hold_out_per_user(t, 200, seed=1), 'training side'),
     (splits.hold_out_last, "no timestamps, which split='last' needs"),

@@ -1,4 +1,7 @@
-"""Attacks on the values that SDCF clients send, which no bit protects.
+"""Attacks on the values that SDMF clients send, which no bit protects.
+
+  seen = transcript(SDMFConfig(...), ratings, users, key=0)
+  found = findings(seen, levels=(1, 2, 3, 4, 5))
 
 In every round t a client sends, for the items that its perturbed bits select,
 a gradient whose part that is not public is e p_u: p_u is the client's vector,
@@ -18,13 +21,22 @@ only to say how well the attack did.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpmf_jax.evaluation import plots
+from dpmf_jax.keys import random_key
+from dpmf_jax.plans.sdmf import SDMFConfig
+from dpmf_jax.ratings.table import Ratings
+from dpmf_jax.rows import training_data
+from dpmf_jax.systems import sdmf
+from dpmf_jax.systems.sdcf import rounds as sdcf
+from dpmf_jax.systems.sdcf.client_blocks import Profile
 
 # Lengths of p_u that are tried, on a logarithmic grid.
 _LENGTHS = np.geomspace(0.05, 20.0, 241)
@@ -38,25 +50,146 @@ class Curve(NamedTuple):
   area: float
 
 
+class Transcript(NamedTuple):
+  """What a server has seen of C clients in T rounds, and beside it the truth.
+
+  Attributes:
+    item: [T, C, M] the items that were sent; I in slots that are not used.
+    sent: [T, C, M, D] of each of these e p_u + noise.
+    items: [T, I, D] q, which the server knows.
+    user: [T, C, D] p_u, which it does not.
+    rating: [C, I], which it does not know either; NaN where there is none.
+  """
+
+  item: np.ndarray
+  sent: np.ndarray
+  items: np.ndarray
+  user: np.ndarray
+  rating: np.ndarray
+
+  def of(self, client: int) -> tuple[np.ndarray, np.ndarray]:
+    """What one client sent, by item [T, I, D], and whether it did [T, I]."""
+    item, upload = self.item[:, client], self.sent[:, client]
+    rounds, num_items, rank = self.items.shape
+    round, slot = np.nonzero(item < num_items)
+    at = round, item[round, slot]
+    sent = np.zeros((rounds, num_items, rank), np.float32)
+    seen = np.zeros((rounds, num_items), bool)
+    sent[at], seen[at] = upload[round, slot], True
+    return sent, seen
+
+
 class Findings(NamedTuple):
   """What the server found out about one client.
 
   Attributes:
     rated: how well it tells rated from unrated items, among items seen twice.
+    bits: how well it would by how often an item was sent, values aside.
     cosine: of p_u's recovered direction, median over rounds, sign aside.
     flagged: [I] bool, the items that it takes to be rated.
     ratings: [I] its ratings of these; NaN elsewhere.
     score: [I] that it goes by, see `steadiness`; NaN if seen less than twice.
+    residual: [T, I] e times the length of p_u, sign aside; NaN if not sent.
     recovered: part of the rated items it has seen twice whose rating it has
       exactly (to the nearest level), flagged ones only.
   """
 
   rated: Curve
+  bits: Curve
   cosine: float
   flagged: np.ndarray
   ratings: np.ndarray
   score: np.ndarray
+  residual: np.ndarray
   recovered: float
+
+
+def transcript(
+  config: SDMFConfig,
+  ratings: Ratings,
+  users: Sequence[int] | np.ndarray,
+  *,
+  key: int,
+  skip: int | None = None,
+  progress: Callable[[range], Iterable[int]] = lambda rounds: rounds,
+) -> Transcript:
+  """What the server of SDMF sees of some clients while it trains on `ratings`.
+
+  Args:
+    config: of SDMF as published.
+    ratings: of all clients.
+    users: [C] those whose messages are kept, as rows of the ratings.
+    key: a seed, for experiments.
+    skip: how many rounds go by before messages are kept, since residuals move
+      in the first; by default a third of all.
+    progress: wraps the range of rounds, such as tqdm.tqdm.
+
+  Privacy: none. It holds ratings.
+  """
+  users = np.asarray(users)
+  truth = _profiles(ratings, users)
+  messages = _messages(config, ratings, users, truth)
+  data, system = training_data(ratings), sdmf.sdmf(config)
+  step = jax.jit(system.step)
+  init_key, run_key = jax.random.split(random_key(key))
+  state, parts = system.init(init_key, data), []
+  for number in progress(range(config.steps)):
+    step_key, sent_key = jax.random.split(jax.random.fold_in(run_key, number))
+    if number >= (config.steps // 3 if skip is None else skip):
+      parts.append(jax.device_get(messages(sent_key, state)))
+    state = step(step_key, state, data)
+  item, sent, items, user = map(np.stack, zip(*parts, strict=True))
+  return Transcript(item, sent, items, user, truth)
+
+
+def _profiles(ratings: Ratings, users: np.ndarray) -> np.ndarray:
+  """Ratings [C, I] of some users; NaN where there are none."""
+  found = np.full((len(users), ratings.num_items), np.nan)
+  for row, user in enumerate(users):
+    own = ratings.user == user
+    found[row, ratings.item[own]] = ratings.value[own]
+  return found
+
+
+def _messages(config: SDMFConfig, ratings: Ratings, users, truth) -> Callable:
+  """(key, state) -> item, sent, items and user of the next round.
+
+  The server knows the items, the step size and the ridge, and takes them off.
+  """
+  data = training_data(ratings)
+  capacity = sdcf.message_capacity(data.by_user, ratings.num_items, config.sent)
+  report = functools.partial(sdmf.client_report, capacity=capacity)
+  own = Profile(
+    value=jnp.asarray(np.nan_to_num(truth), jnp.float32),
+    rated=jnp.asarray(~np.isnan(truth)),
+  )
+
+  @jax.jit
+  def messages(key, state):
+    public = sdcf.public_of(state)
+    clients = jax.tree.map(lambda x: x[users], sdcf.clients_of(state))
+    keys = jax.random.split(key, len(users))
+    upload = jax.vmap(report, (0, 0, 0, None))(keys, clients, own, public)[1]
+    q, ridge = public.item, public.langevin.item_ridge  # [I, D], [D]
+    drift = upload.gradient / public.step_size
+    drift -= q[jnp.minimum(upload.item, len(q) - 1)] * ridge[None, None]
+    return upload.item, drift / public.langevin.likelihood, q, clients.factors
+
+  return messages
+
+
+def findings(seen: Transcript, *, levels: Sequence[float]) -> list[Findings]:
+  """What the server finds out about each client; ratings are of `levels`."""
+  return [
+    attack(
+      *seen.of(client),
+      seen.items,
+      levels=levels,
+      rating=rating,
+      user=seen.user[:, client],
+    )
+    for client, rating in enumerate(seen.rating)
+  ]
 
 
 def attack(
@@ -102,10 +235,12 @@ def attack(
   cosine = np.abs(np.einsum('td,td->t', direction, user)) / length
   return Findings(
     rated=roc(score[known], truth[known]),
+    bits=roc(seen.sum(axis=0)[known], truth[known]),
     cosine=float(np.median(cosine)),
     flagged=flagged,
     ratings=np.where(flagged, guessed, np.nan),
     score=score,
+    residual=np.where(seen, residual, np.nan),
     recovered=float(right.sum() / max((truth & known).sum(), 1)),
   )
 
@@ -207,25 +342,3 @@ def roc(score: ArrayLike, truth: ArrayLike) -> Curve:
   false_positive = np.append(0.0, misses / (~truth).sum())
   area = float(np.trapezoid(true_positive, false_positive))
   return Curve(false_positive, true_positive, area)
-
-
-def draw(path: str, curves: Mapping[str, Curve], *, title: str) -> None:
-  """Writes a PNG of the curves by label."""
-  axes = plots.axes_of(5, 4.6)
-  axes.plot(
-    [0, 1], [0, 1], color='#999999', linewidth=1, label='a guess, area 0.500'
-  )
-  for label, curve in curves.items():
-    axes.plot(
-      curve.false_positive,
-      curve.true_positive,
-      label=f'{label}, area {curve.area:.3f}',
-    )
-  plots.write(
-    path,
-    axes,
-    x_label='share of unrated items taken for rated',
-    y_label='share of rated items found',
-    title=title,
-    loc='lower right',
-  )

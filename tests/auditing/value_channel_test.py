@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from benchmarks import value_attack
+from dpmf_jax.auditing import value_channel
+from dpmf_jax.plans.sdmf import SDMFConfig
+from dpmf_jax.ratings.synthetic import synthetic
 
 STARS = (1.0, 2.0, 3.0, 4.0, 5.0)
 
@@ -38,7 +40,7 @@ def client(
 
 def test_a_client_is_read_from_what_it_sends():
   sent, seen, items, rating, user = client(0)
-  found = value_attack.attack(
+  found = value_channel.attack(
     sent, seen, items, levels=STARS, rating=rating, user=user
   )
   assert found.cosine > 0.999
@@ -51,7 +53,7 @@ def test_a_client_is_read_from_what_it_sends():
 def test_made_up_residuals_near_zero_give_rated_items_away():
   # As for a large eps_g, which cuts made-up residuals off at a small alpha.
   sent, seen, items, rating, user = client(7, fake=0.02)
-  found = value_attack.attack(
+  found = value_channel.attack(
     sent, seen, items, levels=STARS, rating=rating, user=user
   )
   assert found.rated.area > 0.95
@@ -63,7 +65,7 @@ def test_where_all_residuals_are_made_up_nothing_is_found():
   rng = np.random.default_rng(2)
   fake = rng.normal(size=seen.shape)
   sent = fake[:, :, None] * user[:, None]
-  found = value_attack.attack(
+  found = value_channel.attack(
     sent, seen, items, levels=STARS, rating=rating, user=user
   )
   # 40 of 200: the standard error of the area is 0.05. A false alarm has a
@@ -76,7 +78,7 @@ def test_noise_that_hides_values_hides_ratings():
   areas = []
   for noise in (0.02, 20.0):
     sent, seen, items, rating, user = client(3, noise=noise)
-    found = value_attack.attack(
+    found = value_channel.attack(
       sent, seen, items, levels=STARS, rating=rating, user=user
     )
     areas.append((found.rated.area, found.cosine, found.recovered))
@@ -92,7 +94,7 @@ def test_constant_vectors_may_be_given_once():
   fixed = user[0]
   residual = items[0] @ fixed - np.nan_to_num(rating)
   sent = np.broadcast_to(residual[:, None] * fixed, sent.shape)
-  found = value_attack.attack(
+  found = value_channel.attack(
     sent, seen, items[0], levels=STARS, rating=rating, user=fixed
   )
   assert found.cosine == pytest.approx(1.0)
@@ -102,7 +104,7 @@ def test_the_area_is_the_mann_whitney_statistic():
   rng = np.random.default_rng(5)
   truth = rng.random(300) < 0.3
   score = np.round(rng.normal(size=300) + truth, 1)  # with ties
-  curve = value_attack.roc(score, truth)
+  curve = value_channel.roc(score, truth)
   test = scipy.stats.mannwhitneyu(score[truth], score[~truth])
   assert curve.area == pytest.approx(
     test.statistic / (truth.sum() * (~truth).sum())
@@ -110,16 +112,16 @@ def test_the_area_is_the_mann_whitney_statistic():
   assert curve.false_positive[0] == curve.true_positive[0] == 0
   assert curve.false_positive[-1] == curve.true_positive[-1] == 1
   assert (np.diff(curve.false_positive) >= 0).all()
-  assert value_attack.roc([2.0, 1.0], [True, False]).area == 1.0
-  assert value_attack.roc([1.0, 1.0], [True, False]).area == 0.5
+  assert value_channel.roc([2.0, 1.0], [True, False]).area == 1.0
+  assert value_channel.roc([1.0, 1.0], [True, False]).area == 0.5
   with pytest.raises(ValueError, match='both kinds'):
-    value_attack.roc([1.0, 2.0], [True, True])
+    value_channel.roc([1.0, 2.0], [True, True])
 
 
 def test_steadiness_counts_what_was_seen():
   residual = np.array([[1.0, 5.0, 1.0], [3.0, 6.0, 9.0], [9.0, 7.0, 9.0]])
   seen = np.array([[1, 1, 1], [1, 1, 0], [0, 1, 0]], bool)
-  found = value_attack.steadiness(residual, seen)
+  found = value_channel.steadiness(residual, seen)
   np.testing.assert_allclose(np.exp(found[:2]), [4.0 / 2.0, 36.0 / 1.0])
   assert np.isnan(found[2])
 
@@ -127,13 +129,38 @@ def test_steadiness_counts_what_was_seen():
 def test_shapes_that_do_not_fit_are_refused():
   sent, seen, items, rating, user = client(6)
   with pytest.raises(ValueError, match='same rounds and items'):
-    value_attack.attack(
+    value_channel.attack(
       sent, seen[1:], items, levels=STARS, rating=rating, user=user
     )
 
 
-def test_the_picture_is_a_png(tmp_path):
-  curve = value_attack.roc([3.0, 2.0, 1.0], [True, False, True])
-  path = tmp_path / 'roc.png'
-  value_attack.draw(path, {'one client': curve}, title='rated or not')
-  assert path.read_bytes().startswith(b'\x89PNG')
+@pytest.mark.slow
+def test_a_transcript_holds_what_clients_send():
+  ratings = synthetic(
+    num_users=60, num_items=40, num_ratings=1200, rank=2, seed=0
+  )
+  config = SDMFConfig(
+    scale=(1, 5), epsilon_instant=1, epsilon_value=1, rank=4, steps=40
+  )
+  # Some have rated nearly everything: then there is little to tell apart.
+  users = np.flatnonzero(np.abs(np.bincount(ratings.user) - 15) <= 5)[:2]
+  seen = value_channel.transcript(config, ratings, users, key=0, skip=30)
+  assert seen.items.shape == (10, 40, 4)
+  assert seen.user.shape == (10, 2, 4)
+  for client, user in enumerate(users):
+    own = ratings.user == user
+    there = ratings.item[own]
+    np.testing.assert_array_equal(
+      seen.rating[client, there], ratings.value[own]
+    )
+    assert np.isnan(seen.rating[client]).sum() == 40 - own.sum()
+    sent, was_sent = seen.of(client)
+    assert (was_sent.sum(axis=1) == (seen.item[:, client] < 40).sum(-1)).all()
+    assert not sent[~was_sent].any()
+    # Most of what is left lies along the client's vector: by chance 1/4 would.
+    message = sent[-1][was_sent[-1]]
+    p = seen.user[-1, client] / np.linalg.norm(seen.user[-1, client])
+    assert np.square(message @ p).sum() > 0.7 * np.square(message).sum()
+  first, second = value_channel.findings(seen, levels=STARS)
+  assert first.residual.shape == (10, 40)
+  assert min(first.cosine, second.cosine) > 0.9
