@@ -128,6 +128,7 @@ def _chosen(
     None,
     table,
     None,
+    items_known=False,
   )
   if found.task == 'ranking' and task == 'rating':
     raise ValueError(
