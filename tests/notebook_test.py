@@ -30,7 +30,7 @@ SAID = {
   'sdmf_server': (
     'Claimed: 60 rounds in which clients choose items',
     'eps_g = eps_I = 0.25                0.98',
-    '0.781  local_mf, epsilon 2 proved for a record',
+    'local_mf                     2               -                one rating',
   ),
   'own_system': (
     'prior=0.0 must be in (0, 1000]',
