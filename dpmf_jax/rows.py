@@ -377,22 +377,26 @@ jax.tree_util.register_dataclass(
 
 
 def device_mesh(devices: int | None = None) -> Mesh | None:
-  """A mesh over the first `devices` devices (all by default).
+  """A mesh over the first `devices` devices of each process (all by default).
 
   None where there is just one: a single device needs no mesh. To use the
   cores of a CPU as devices, call
   `jax.config.update('jax_num_cpu_devices', cores)` before JAX starts.
   """
-  known = jax.devices()
+  known = jax.local_devices()
   count = len(known) if devices is None else devices
   if not (isinstance(count, int) and 1 <= count <= len(known)):
     raise ValueError(
       f'devices={devices!r} is not in 1..{len(known)}, the number of '
       f'{known[0].platform} devices'
     )
-  if count == 1:
+  if count == jax.process_count() == 1:
     return None
-  return Mesh(np.array(known[:count]), (AXIS,))
+  each: dict[int, list] = {}
+  for device in jax.devices():
+    each.setdefault(device.process_index, []).append(device)
+  used = [device for number in sorted(each) for device in each[number][:count]]
+  return Mesh(np.array(used), (AXIS,))
 
 
 def put_rows(rows: Rows, mesh: Mesh | None = None) -> Rows:
@@ -400,21 +404,48 @@ def put_rows(rows: Rows, mesh: Mesh | None = None) -> Rows:
   rows = dataclasses.replace(rows, mesh=mesh)
   if mesh is None:
     return jax.device_put(rows)
-  return jax.device_put(rows, NamedSharding(mesh, Spec(AXIS)))
+  sharding = NamedSharding(mesh, Spec(AXIS))
+  if not mesh.is_multi_process:
+    return jax.device_put(rows, sharding)
+  # Chunks of padding, up to as many as the process with the most has.
+  chunks = len(rows.row)
+  put = functools.partial(jax.make_array_from_process_local_data, sharding)
+  most = int(jnp.max(put(np.full(len(mesh.local_devices), chunks, np.int32))))
+
+  def padded(array: np.ndarray) -> jax.Array:
+    more = ((0, most - chunks),) + ((0, 0),) * (array.ndim - 1)
+    return put(np.pad(array, more))
+
+  return jax.tree.map(padded, rows)
 
 
 def put_replicated(tree, mesh: Mesh | None = None):
   """`tree` on every device of `mesh`; unchanged where there is none."""
   if mesh is None:
     return tree
-  return jax.device_put(tree, NamedSharding(mesh, Spec()))
+  sharding = NamedSharding(mesh, Spec())
+  if not mesh.is_multi_process:
+    return jax.device_put(tree, sharding)
+
+  def put(leaf: Any) -> jax.Array:
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+      return jax.device_put(leaf, sharding)
+    own = np.asarray(leaf)  # which all processes have
+    return jax.make_array_from_callback(
+      own.shape, sharding, lambda index: own[index]
+    )
+
+  return jax.tree.map(put, tree)
 
 
 def training_data(
   ratings: Ratings, *, mesh: Mesh | None = None, **layout
 ) -> Data:
-  """Both orientations of `ratings` on the device, as systems take them."""
+  """Both orientations of `ratings` on the device, as systems take them.
+
+  Of several processes each gives the ratings of its own users.
+  """
   check_ratings(ratings)
-  multiple = 1 if mesh is None else mesh.size
+  multiple = 1 if mesh is None else len(mesh.local_devices)
   data = data_rows(ratings, chunk_multiple=multiple, **layout)
   return Data(*(put_rows(rows, mesh) for rows in data))

@@ -46,7 +46,7 @@ def run(main: Callable[[Sequence[str]], Any]) -> NoReturn:
     except BrokenPipeError:
       raise
     except (ValueError, OSError, flags.Error) as error:
-      fail(_line(error), error)
+      fail(line(error), error)
 
   warnings.formatwarning = lambda message, *_, **__: f'warning: {message}\n'
   for noisy in ('jax', 'matplotlib', 'PIL'):  # missing TPUs, fonts: not news
@@ -87,7 +87,7 @@ def _parsed(command: ModuleType, argv: Sequence[str]) -> list[str]:
   except flags.Error as error:
     # Whoever asks for help may leave out what has to be given.
     if not (asked and flags.FLAGS.is_parsed()):
-      fail(f'{_wrong_flag(_line(error))} (see --help)')
+      fail(f'{_wrong_flag(line(error))} (see --help)')
   except SystemExit:
     sys.exit(0)  # absl ends --helpxml with 1, but it was asked for and given
   if asked:
@@ -104,7 +104,7 @@ def _wrong_flag(line: str) -> str:
   return re.sub(missing, r'\1 must be given', line).removeprefix('ERROR:: ')
 
 
-def _line(error: BaseException) -> str:
+def line(error: BaseException) -> str:
   """Returns the message of an error on one line."""
   if isinstance(error, OSError) and error.strerror and error.filename:
     return f'{error.filename}: {error.strerror}'

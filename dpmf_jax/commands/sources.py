@@ -55,18 +55,19 @@ def load(titles: str | None = None):
     titles: the file with item titles for --ratings, or None.
   """
   from dpmf_jax.ratings import catalog, formats, given
+  from dpmf_jax.runs import processes
 
   dataset, path = DATASET.value, RATINGS.value
   if dataset is not None and path is None:
     reading.check_unused('--dataset')
     if _MAX_COUNT.value is not None:
       raise ValueError('--max_count is for --ratings=FILE, not for --dataset')
-    return catalog.load(dataset, data_dir=DATA_DIR.value)
+    return processes.owned(catalog.load(dataset, data_dir=DATA_DIR.value))
   if path is None or dataset is not None:
     raise ValueError('pass one of --dataset=NAME and --ratings=FILE')
   named = formats.read_titles(titles) if titles else {}
   ratings = _read(path, **options())
-  if scale() is None:
+  if scale() is None and processes.alike(ratings.value):
     given.check_default_scale(ratings)
   return dataclasses.replace(ratings, titles=named, unique=True)
 
@@ -87,12 +88,23 @@ def options() -> dict[str, Any]:
 
 
 def _read(path: str, **options: Any):
-  """The ratings of --ratings, maybe as they were read before."""
+  """The ratings of --ratings, maybe as they were read before.
+
+  Of several processes each reads its part files. Where there are fewer files
+  than processes all read them all; each gets the ratings of its own users.
+  """
   from dpmf_jax import files
   from dpmf_jax.ratings import formats, kept
+  from dpmf_jax.runs import processes
 
+  if among := processes.among():
+    parts = formats.parts_of(Path(path))
+    processes.check_same({'files of ratings': [str(part) for part in parts]})
+    if len(parts) >= among.count:
+      return formats.read(path, among=among, **options)
   if _CACHE.value == 'none':
-    return formats.read(path, **options)
+    return processes.owned(formats.read(path, **options))
   folder = Path(_CACHE.value or files.cache_folder() / 'tables')
   say = lambda line: print(line, file=sys.stderr)
-  return kept.read(path, folder.expanduser(), say=say, **options)
+  table = kept.read(path, folder.expanduser(), say=say, **options)
+  return processes.owned(table)

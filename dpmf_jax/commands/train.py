@@ -51,7 +51,9 @@ docs/systems.md.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,7 @@ from absl import flags
 
 from dpmf_jax import plans
 from dpmf_jax.commands import (
+  cli,
   compiled,
   ledgers,
   plugins,
@@ -181,7 +184,21 @@ _SPLIT_SEED = flags.DEFINE_integer(
   'split_seed', 0, 'Public seed of the held-out split, and of ties in time.'
 )
 _DEVICES = flags.DEFINE_integer(
-  'devices', None, 'Devices to use; all by default, on a CPU one per core.'
+  'devices',
+  None,
+  'Devices to use, in each process; all by default, on a CPU one per core.',
+)
+_COORDINATOR = flags.DEFINE_string(
+  'coordinator',
+  None,
+  'Several processes train together: host:port of the first one, the same in '
+  'all of them; auto where SLURM, Open MPI or a TPU say it all.',
+)
+_NUM_PROCESSES = flags.DEFINE_integer(
+  'num_processes', None, 'How many there are; not with --coordinator=auto.'
+)
+_PROCESS_ID = flags.DEFINE_integer(
+  'process_id', None, 'The number of this one, from 0.'
 )
 _REPORT_EVERY = flags.DEFINE_integer(
   'report_every', None, 'Steps between reports; 25 reports by default.'
@@ -274,22 +291,65 @@ def main(argv) -> int:
   compiled.keep()
   import jax
 
+  coordinator = _coordinator()
+  cores = os.cpu_count() or 1
   # One device per core: a chunk of ratings is summed on each.
-  jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
+  jax.config.update(
+    'jax_num_cpu_devices', (coordinator and _DEVICES.value) or cores
+  )
 
   from dpmf_jax.accounting import ledger
-  from dpmf_jax.runs import folders, timing
-  from dpmf_jax.runs.train import train
+  from dpmf_jax.runs import processes
 
-  lap, spent = timing.laps(), timing.compiling()
+  many = contextlib.nullcontext()
+  if coordinator is not None:
+    many = processes.joined(
+      coordinator, _NUM_PROCESSES.value, _PROCESS_ID.value, words=cli.line
+    )
   try:
-    arguments = _arguments()
-    lap('ratings read')
-    run = train(**arguments)
-    lap(f'trained, with {spent():.2f} s for compiling')
+    with many:
+      _train()
   except ledger.BudgetExceeded as error:
     print(f'refused: {error}', file=sys.stderr)
     return 1
+  return 0
+
+
+def _coordinator() -> str | None:
+  """The address of --coordinator; None where this is the only process."""
+  address = _COORDINATOR.value
+  count, number = _NUM_PROCESSES.value, _PROCESS_ID.value
+  if address in (None, 'auto'):
+    for flag in (_NUM_PROCESSES, _PROCESS_ID):
+      if flag.value is not None:
+        raise ValueError(f'--{flag.name} needs --coordinator=HOST:PORT')
+    return address
+  if not re.fullmatch(r'.+:\d+', address):
+    raise ValueError(f'--coordinator={address} must be HOST:PORT, or auto')
+  if count is None or count < 1:
+    raise ValueError(f'--num_processes={count} must be at least 1')
+  if number is None or not 0 <= number < count:
+    raise ValueError(
+      f'--process_id={number} must be in 0..{count - 1}, below --num_processes'
+    )
+  return None if count == 1 else address
+
+
+def _train() -> None:
+  """Trains, and prints what came of it."""
+  from dpmf_jax.accounting import ledger
+  from dpmf_jax.runs import folders, processes, timing
+  from dpmf_jax.runs.train import train
+
+  lap, spent = timing.laps(), timing.compiling()
+  own = {flag.name: str(flag.value) for flag in _shared_flags()}
+  processes.check_same(own)
+  arguments = _arguments()
+  lap('ratings read')
+  run = train(**arguments)
+  lap(f'trained, with {spent():.2f} s for compiling')
+  if not processes.first():
+    return
   print(f'\n{run}')
   if _LEDGER.value is not None:
     print(f'\n{ledger.summary(_LEDGER.value)}')
@@ -297,7 +357,13 @@ def main(argv) -> int:
   folder = Path(_OUTPUT.value)
   written = [name for name in folders.OUTPUTS if (folder / name).exists()]
   print(f'\nwritten to {folder}/: {", ".join(written)}, private/')
-  return 0
+
+
+def _shared_flags() -> list[flags.Flag]:
+  """Those that all processes have to give alike."""
+  every = flags.FLAGS.get_key_flags_for_module(sys.modules[__name__])
+  own = ('process_id', 'data_dir', 'ratings_cache')
+  return [each for each in every if each.name not in own]
 
 
 def _arguments() -> dict[str, Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import glob
 import gzip
+import json
 import os
 import pathlib
 import re
@@ -26,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpmf_jax import files
-from dpmf_jax.ratings import dense, tokens
+from dpmf_jax.ratings import dense, exchange, tokens
 from dpmf_jax.ratings.columns import check_roles, choose, listed, role_of
 from dpmf_jax.ratings.ids import DataError, Where, factorize, join_ids
 from dpmf_jax.ratings.table import (
@@ -34,7 +35,9 @@ from dpmf_jax.ratings.table import (
   Ratings,
   assemble,
   check_scale,
+  check_values,
   limit_of_clicks,
+  used_ids,
 )
 from dpmf_jax.ratings.titles import read_titles
 
@@ -62,6 +65,7 @@ def read(
   encoding: str = 'auto',
   missing: float | str | None = None,
   name: str | None = None,
+  among: exchange.Among | None = None,
 ) -> Ratings:
   """Returns the Ratings of a file.
 
@@ -92,6 +96,9 @@ def read(
     missing: what a matrix has where there is no rating, such as 0, 99 or 'NA';
       an empty field if None.
     name: what to call the data; the file's name if None.
+    among: processes that read the files together, and of which each gets the
+      ratings of its own users, in the lists of ids of all; there are at least
+      as many files as processes.
   """
   path = files.checked_path(path, 'path')
   if scale is not None:
@@ -99,12 +106,17 @@ def read(
   _check_options(format, columns, delimiter)
   if missing is not None and format != 'dense':
     raise DataError(f"missing={missing!r} is for format='dense' alone")
+  parts = parts_of(path)
   table = _joined(
     [
       _read_part(part, format, columns, delimiter, header, encoding, missing)
-      for part in parts_of(path)
+      for part in (parts if among is None else among.parts(parts))
     ]
   )
+  if among is not None:
+    # Here the lines are known that something is wrong with.
+    check_values(table.value, scale if table.rated else None, table.where)
+    table = _of_own_users(table, among, path)
   if not table.rated:
     scale, max_count = None, limit_of_clicks(max_count)
   elif table.named and max_count is not None:
@@ -115,7 +127,7 @@ def read(
     )
   if titles is not None and not isinstance(titles, Mapping):
     titles = read_titles(titles)
-  return assemble(
+  ratings = assemble(
     table.users,
     table.items,
     table.value,
@@ -127,6 +139,9 @@ def read(
     name=name or path.name,
     where=table.where,
   )
+  if among is not None:
+    ratings = exchange.with_same_ids(ratings, among)
+  return ratings
 
 
 def parts_of(path: pathlib.Path) -> list[pathlib.Path]:
@@ -201,6 +216,54 @@ def _joined(tables: list[_Table]) -> _Table:
     timestamp=joined('timestamp'),
     where=where,
   )
+
+
+def _of_own_users(
+  table: _Table, among: exchange.Among, path: pathlib.Path
+) -> _Table:
+  """Returns what the files of all processes say of the users of this one.
+
+  In the order of processes, which is that of the files.
+  """
+  ids, index = table.users
+  owner = exchange.owners(ids, among.count)[index]
+  facts = json.dumps([table.rated, table.named])
+  parts = []
+  for number in range(among.count):
+    own = owner == number
+    users = used_ids(ids, index[own])
+    items = used_ids(table.items[0], table.items[1][own])
+    arrays = {
+      **dict(zip(('users', 'user'), users, strict=True)),
+      **dict(zip(('items', 'item'), items, strict=True)),
+      'value': None if table.value is None else table.value[own],
+      'timestamp': None if table.timestamp is None else table.timestamp[own],
+    }
+    there = {name: x for name, x in arrays.items() if x is not None}
+    parts.append(exchange.packed(there, facts))
+
+  def received(number: int, content: bytes) -> _Table:
+    arrays, facts = exchange.unpacked(content)
+    rated, named = json.loads(facts)
+    return _Table(
+      (arrays['users'], arrays['user']),
+      (arrays['items'], arrays['item']),
+      arrays.get('value'),
+      rated,
+      arrays.get('timestamp'),
+      lambda row: f'{path}, read by process {number}, rating {row}',
+      named,
+    )
+
+  found = _joined(
+    [received(*each) for each in enumerate(among.exchanged(parts))]
+  )
+  if not len(found.users[1]):
+    raise DataError(
+      f'{path}: none of its users are for process {among.number} of '
+      f'{among.count}; use fewer processes'
+    )
+  return found
 
 
 class Column(NamedTuple):

@@ -114,13 +114,13 @@ def _hashes(ratings: Ratings, seed: int) -> np.ndarray:
   if not 0 <= seed < 2**64:
     raise DataError(f'seed={seed} is not in 0..2^64-1')
   start = _mix(np.full(1, seed, np.uint64))
-  users = _hash_ids(ratings.user_ids, start)
-  items = _hash_ids(ratings.item_ids, start)
+  users = hashed_ids(ratings.user_ids, start)
+  items = hashed_ids(ratings.item_ids, start)
   # Not symmetric: user 1 on item 2 is not user 2 on item 1.
   return _mix(_mix(users)[ratings.user] ^ items[ratings.item])
 
 
-def _hash_ids(ids: np.ndarray, start: np.ndarray) -> np.ndarray:
+def hashed_ids(ids: np.ndarray, start: np.ndarray) -> np.ndarray:
   """Returns one hash per id, from its text, whatever the array's width."""
   text = np.ascontiguousarray(ids.astype(str))
   letters = text.view(np.uint32).reshape(len(ids), -1).astype(np.uint64)

@@ -394,10 +394,7 @@ def assemble(
   if not len(value):
     raise DataError(f'{name}: there are no ratings')
   scale, clicks = _kind(scale, max_count)
-  what, (low, high) = 'rating', scale
-  if clicks:
-    what, low, high = 'count', 0, np.inf
-  _check_numbers(value, what, low, high, where)
+  check_values(value, None if clicks else scale, where)
   (user_ids, user), (item_ids, item) = users, items
   if timestamp is not None:
     timestamp = _seconds(timestamp, where)
@@ -414,8 +411,8 @@ def assemble(
   else:
     keep, value = _resolve(pairs, value, duplicates, where)
     timestamp = None if timestamp is None else timestamp[keep]
-  user_ids, user = _used(user_ids, user[keep])
-  item_ids, item = _used(item_ids, item[keep])
+  user_ids, user = used_ids(user_ids, user[keep])
+  item_ids, item = used_ids(item_ids, item[keep])
   return Ratings(
     user=user,
     item=item,
@@ -429,6 +426,18 @@ def assemble(
     name=name,
     unique=True,
   )
+
+
+def check_values(
+  value: np.ndarray | None, scale: tuple[float, float] | None, where: Where
+) -> None:
+  """Raises DataError for a rating outside the scale; None is that of counts."""
+  if value is None:
+    return
+  if scale is None:
+    _check_numbers(value, 'count', 0, np.inf, where)
+  else:
+    _check_numbers(value, 'rating', *scale, where)
 
 
 def limit_of_clicks(max_count: int | None) -> int:
@@ -507,7 +516,9 @@ def _added_up(
   return keep[back], total, timestamp
 
 
-def _used(ids: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def used_ids(
+  ids: np.ndarray, index: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
   """Returns (ids, index) without the ids that do not occur."""
   used = np.bincount(index, minlength=len(ids)) > 0
   if used.all():

@@ -17,7 +17,7 @@ from dpmf_jax.evaluation import metrics, popular, ranking
 from dpmf_jax.ratings.priors import Matched
 from dpmf_jax.ratings.specification import AskedEpsilons, summary
 from dpmf_jax.ratings.table import Ratings
-from dpmf_jax.rows import Data, Rows
+from dpmf_jax.rows import Data, Rows, training_data
 from dpmf_jax.runs.choosing import Chosen
 from dpmf_jax.runs.recording import Recorder
 from dpmf_jax.systems.public import public_columns_used
@@ -96,13 +96,16 @@ def lists(
   certificate: dict[str, Any],
   train: Ratings,
   test: Ratings,
-  data: Data,
+  data: Data | None,
   cutoffs: Sequence[int],
   threshold: float | None,
   *,
   progress: bool,
 ) -> dict[str, Any]:
-  """Of lists, beside those of popularity."""
+  """Of lists, beside those of popularity.
+
+  `data` are the training ratings where this process has them all on devices.
+  """
   measured = functools.partial(
     ranking.ranking_metrics,
     train=train,
@@ -113,6 +116,7 @@ def lists(
   beside = {'popularity': popular.popularity(train)}
   if certificate['epsilon']:
     budget = {name: certificate[name] for name in _BUDGET}
+    data = training_data(train) if data is None else data
     noisy = popular.noisy_popularity(train, data, **budget)
     if noisy is not None:
       beside['noisy popularity, same budget'] = noisy

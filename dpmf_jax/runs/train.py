@@ -32,6 +32,7 @@ from dpmf_jax.runs import (
   folders,
   logs,
   measuring,
+  processes,
   recording,
   timing,
 )
@@ -105,7 +106,8 @@ def train(
   Args:
     ratings: `Ratings`, a path, a pandas DataFrame with columns such as user,
       item and rating, a sparse [U, I] matrix, or the name of a data set. Files
-      and frames without a rating, and matrices of True, are clicks.
+      and frames without a rating, and matrices of True, are clicks. Of several
+      processes each gives those of its own users (`runs.processes`).
     epsilon: how much privacy loss is allowed; smaller is more private.
     delta: of the guarantee; 1e-6 by default.
     task: what lists are judged by: 'rating' predicts ratings, the default
@@ -159,7 +161,7 @@ def train(
     ledger: file in which everything spent on this data is put down.
     budget_epsilon: the most that all runs in the ledger may cost together, or
       'unlimited'; needed at its first use only.
-    devices: how many to use; all by default.
+    devices: how many to use, of each process; all by default.
     report_every: steps between points of the curve; 25 points by default.
     checkpoint_seconds: least time between two checkpoints in `output`.
     curves: a CSV file for the errors after each round that is reported,
@@ -195,7 +197,16 @@ def train(
   )
   given = {'epsilon': epsilon, 'unit': unit, **settings}
   chosen = choosing.chosen(
-    system, given, task, variant, delta, threshold, asked, table, user_features
+    system,
+    given,
+    task,
+    variant,
+    delta,
+    threshold,
+    asked,
+    table,
+    user_features,
+    items_known=public_ratings is not None or item_features is not None,
   )
   public_prior = None
   if public_ratings is not None:
@@ -211,6 +222,9 @@ def train(
       system=_with_item_features(chosen, table, item_features, public_ratings)
     )
   made = chosen.system
+  processes.check_system(chosen.name, chosen.variant)
+  if not processes.first():
+    progress, curves, tensorboard = False, None, None
   _check_logs(chosen, curves, tensorboard, output, overwrite)
   lap('system chosen')
   if table.most_users and made.guarantee.unit != 'user':
@@ -221,7 +235,7 @@ def train(
   first_key = _first_key(key)
   spend = _spend(chosen, table, first_key, ledger, budget_epsilon, output)
   folder_of = contextlib.nullcontext()
-  if output is not None:
+  if output is not None and processes.first():
     folder_of = folders.opened(output, overwrite=overwrite)
   with folder_of as folder:
     learned, test = table, None
@@ -240,6 +254,7 @@ def train(
       **(_LAST if test_fraction is None else {'test_fraction': test_fraction}),
       'split_seed': split_seed,
       'devices': 1 if mesh is None else mesh.size,
+      **({'processes': many} if (many := processes.count()) > 1 else {}),
       **({'max_count': int(table.scale[1])} if table.clicks else {}),
       **({} if threshold is None else {'threshold': str(threshold)}),
     }
@@ -259,11 +274,12 @@ def train(
       'system': chosen.name,
       'config': repr(chosen.config or made.guarantee),
       'key': _identity_of(first_key, key),
-      'ratings': folders.digest(learned),
+      'ratings': processes.digest(folders.digest(learned)),
       'epsilons': _digest(learned.epsilon),
       'features': _digest(user_features),
       'public_ratings': stated,
     }
+    processes.check_same(identity)
 
     recorder = recording.Recorder(
       made,
@@ -290,6 +306,10 @@ def train(
     )
 
     lap('steps done')
+    if processes.count() > 1:
+      recorder.model = jax.device_get(recorder.model)
+      learned = processes.whole(learned)
+      test = None if test is None else processes.whole(test)
     own = made.personal
     certificate = certificates.certificate(
       made.guarantee,
@@ -321,7 +341,8 @@ def train(
       'delta': certificate['delta'],
       'seed': int(key) if isinstance(key, int | np.integer) else None,
     }
-    if test is not None and (ranking_k or chosen.task == 'ranking'):
+    listed = test is not None and (ranking_k or chosen.task == 'ranking')
+    if listed and processes.first():
       if ranking_threshold is None and chosen.task == 'ranking':
         ranking_threshold = popular.relevant_from(table)
       report['ranking'] = measuring.lists(
@@ -329,7 +350,7 @@ def train(
         certificate,
         learned,
         test,
-        data,
+        data if mesh is None or not mesh.is_multi_process else None,
         ranking_k,
         ranking_threshold,
         progress=progress,
@@ -383,6 +404,9 @@ def _fitted(
         spend(dry_run=True)  # before the run that was there is gone
       folders.clear(folder)
     run_id = folders.run_id(folder)
+  like = lambda: jax.eval_shape(lambda key: made.init(key, data), key)
+  key, run_id, start = processes.of_first(key, run_id, start, like)
+  if folder is not None:
     callbacks.append(
       folders.checkpointer(
         folder,
@@ -395,7 +419,7 @@ def _fitted(
     )
   if start is None:
     keys.begin(key)
-  if spend:
+  if spend and processes.first():
     charge = functools.partial(spend, entry_id=run_id)
     callbacks.append(folders.charger(folder, charge, fresh=start is None))
   # The other half drew masks for releases once: steps keep their noise.
@@ -535,7 +559,7 @@ def _spend(
     unit=guarantee.unit,
     relation=guarantee.relation,
     dataset=ratings.name,
-    digest=folders.digest(ratings),
+    digest=processes.digest(folders.digest(ratings)),
     system=chosen.name,
     variant=chosen.variant,
     what=os.path.abspath(output) if output else 'a run without a folder',

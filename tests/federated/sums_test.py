@@ -30,11 +30,10 @@ from deployments import (
 
 from benchmarks.federated import parties
 from benchmarks.federated.processes import processes
-from benchmarks.federated.results import bytes_table
 from dpmf_jax import certificates
 from dpmf_jax.federated import checks, envelopes, masks, messages
 from dpmf_jax.federated.asking import TooFewNodesError
-from dpmf_jax.federated.journal import journal
+from dpmf_jax.federated.journal import bytes_table, journal
 from dpmf_jax.federated.parties import recommender
 from dpmf_jax.federated.plan import AGGREGATOR, Node, read_plan, write_plan
 from dpmf_jax.federated.sockets import local_exchange
