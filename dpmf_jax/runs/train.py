@@ -199,13 +199,13 @@ def train(
   chosen = choosing.chosen(
     system,
     given,
-    task,
-    variant,
-    delta,
-    threshold,
-    asked,
     table,
-    user_features,
+    task=task,
+    variant=variant,
+    delta=delta,
+    threshold=threshold,
+    asked=asked,
+    features=user_features,
     items_known=public_ratings is not None or item_features is not None,
   )
   public_prior = None
