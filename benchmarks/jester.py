@@ -5,11 +5,11 @@
 24,983 users, 100 jokes, 1% held out, ratings from -10..10 shown on 0..5. Splits
 and noise have seeds 3, 4, 5 (--seeds): settings were chosen on 0, 1 and 2.
 Delta is 1e-6. `moments`, `dpals` and Frank-Wolfe protect whole users,
-`power_mf` a single rating. Frank-Wolfe is that of Jain, Thakkar and Thakurta
-(2018), as far as it is known here (`benchmarks/frank_wolfe.py`), with settings
-chosen among twelve on split 0. What they published is on 73k
-users, three times as many, and another split: it stands beside for
-orientation.
+`power_mf` and `moments, one rating` a single rating. Frank-Wolfe is that of
+Jain, Thakkar and Thakurta (2018), as far as it is known here
+(`benchmarks/frank_wolfe.py`), with settings chosen among twelve on split 0.
+What they published is on 73k users, three times as many, and another split: it
+stands beside for orientation.
 
 The exit code is 1 if `moments` misses a target.
 """
@@ -105,7 +105,10 @@ Row = tuple[str, Any, Callable[[int, Split], float]]
 def rows() -> Iterator[Row]:
   """(label, epsilon or a word, (seed, split) -> RMSE on -10..10)."""
   for epsilon in EPSILONS:
-    yield 'moments', epsilon, private('moments', epsilon)
+    yield 'moments', epsilon, private('moments', epsilon, unit='user')
+  for epsilon in EPSILONS:
+    run = private('moments', epsilon, unit='rating')
+    yield 'moments, one rating', epsilon, run
   yield 'user mean', '', user_mean
   yield 'moments without noise', 'none', without_noise
   yield 'als', 'none', not_private
@@ -149,8 +152,9 @@ def trained(
 def without_noise(seed: int, split: Split) -> float:
   """RMSE of `moments` with a thousandth of a user as noise; not private."""
   config = SPECS['moments'].config(
-    relation='add_remove', scale=(-10.0, 10.0), epsilon=5.0, delta=DELTA
-  )
+    unit='user', relation='add_remove', scale=(-10.0, 10.0), epsilon=5.0,
+    delta=DELTA,
+  )  # fmt: skip
 
   def quiet(state):
     less = {

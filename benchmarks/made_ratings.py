@@ -86,6 +86,15 @@ _MADE: dict[str, Callable[..., Ratings]] = {
     synthetic, num_users=1_000, num_items=150, num_ratings=100_000, noise=0.8,
     seed=1,
   ),
+  # Few items; users have some ratings each, or a handful.
+  'made-few': functools.partial(
+    synthetic, num_users=5_000, num_items=50, num_ratings=50_000, noise=0.8,
+    seed=2,
+  ),
+  'made-handful': functools.partial(
+    synthetic, num_users=20_000, num_items=60, num_ratings=100_000, noise=0.8,
+    seed=1,
+  ),
 }  # fmt: skip
 NAMES = (*_MADE, 'made-half-stars')
 

@@ -142,6 +142,7 @@ def system_of(cell: Cell, ratings: Ratings) -> tuple[str, System]:
     delta=DELTA[cell.unit],
     num_users=ratings.num_users,
     num_items=ratings.num_items,
+    items_known=True,
   )
   _, _, spec, config = selection.selected(
     name, given, delta=DELTA[cell.unit], scale=ratings.scale, **more

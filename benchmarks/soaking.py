@@ -170,9 +170,9 @@ def _commands(folder: pathlib.Path) -> list[Call]:
   book, page = folder / 'book.db', folder / 'page.html'
   writing.write(table(60, 40, 700), ratings)
   new.write_text('user,item,rating\nme,3,5\nme,4,1\n')
-  run = {'system': 'power_mf', 'rank': 4, 'rounds': 1}
+  # Its factors are never all zero, so that items can be compared.
+  run = {'system': 'gaussian_mf', 'rank': 4, 'steps': 5}
   dpmf_jax.train(
-    # So large that there is something to be learned of so few people.
     ratings, epsilon=10, output=model, ledger=book, budget_epsilon=12,
     progress=False, **run,
   )  # fmt: skip

@@ -8,11 +8,17 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.federated.preparation import planned, prepared
-from dpmf_jax.federated import envelopes, folders, messages, parties
+from dpmf_jax.federated import (
+  envelopes,
+  folders,
+  in_process,
+  messages,
+  parties,
+)
 from dpmf_jax.federated.journal import journal, read_log, read_transcript
 from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.federated.plan import AGGREGATOR, Node, Plan, new_run
+from dpmf_jax.federated.preparation import node_ratings, planned, prepared
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.rows import training_data
 from dpmf_jax.systems.untrusted import sums as untrusted_sums
@@ -62,9 +68,7 @@ def of_node(number):
 
 def of_users(first, size):
   """(user, item, value) of users that follow one another."""
-  there = (RATINGS.user >= first) & (RATINGS.user < first + size)
-  user, item, value = RATINGS.user, RATINGS.item, RATINGS.value
-  return user[there] - first, item[there], value[there]
+  return node_ratings(RATINGS, Node(first, size))
 
 
 def plan_of(**changes):
@@ -136,8 +140,7 @@ class Deployed:
     )
 
   def exchange(self, questions, seconds):
-    del seconds
-    return [(who, self.nodes[who](data)) for who, data in questions.items()]
+    return in_process.exchange(self.nodes)(questions, seconds)
 
   def without_node(self, number):
     """An exchange in which nothing comes from a node."""

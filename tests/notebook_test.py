@@ -15,6 +15,10 @@ PLACE = "PLACE = '/content'"
 # What each must print when it is run.
 SAID = {
   'quickstart': ('Guarantee (proved): epsilon = 5', 'user 42', 'Star Wars'),
+  'choose': (
+    '943 x 1,682    one rating  epsilon 0.5  power_mf, rank 0',
+    '6,040 x 3,706  one user    epsilon 8    dpals, rank 4',
+  ),
   'clicks': ('Guarantee (proved): epsilon = 5', '1. item ', 'fan ['),
   'accountant': (
     '2.2541  exact',
@@ -30,7 +34,13 @@ SAID = {
   'sdmf_server': (
     'Claimed: 60 rounds in which clients choose items',
     'eps_g = eps_I = 0.25                0.98',
-    '0.781  local_mf, epsilon 2 proved for a record',
+    'sdmf:paper:rank=10:steps=60  -               2  ',
+  ),
+  'federated': (
+    'Guarantee (proved): epsilon = 0.9999, delta = 0',
+    'received  SEALED     4 messages   515,632 bytes',
+    '600 of 800 reports arrived in round 0, and 800 are needed',
+    'all nodes, epsilon 1 for one rating',
   ),
   'own_system': (
     'prior=0.0 must be in (0, 1000]',

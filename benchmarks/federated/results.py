@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +26,6 @@ from dpmf_jax.types import Factors, Release, System
 def event_counts(log: list[dict[str, Any]]) -> dict[str, int]:
   """How often each event is in a log."""
   return dict(sorted(Counter(line['event'] for line in log).items()))
-
-
-def bytes_table(folder: str | Path) -> list[dict[str, Any]]:
-  """Messages and bytes by direction and kind, as serialised."""
-  found: dict[tuple[str, str], list[int]] = defaultdict(list)
-  text = (Path(folder) / 'bytes.jsonl').read_text(encoding='utf-8')
-  for row in map(json.loads, text.splitlines()):
-    found[row['direction'], row['kind']].append(row['bytes'])
-  return [
-    {
-      'direction': direction,
-      'kind': kind,
-      'messages': len(sizes),
-      'bytes': sum(sizes),
-    }
-    for (direction, kind), sizes in sorted(found.items())
-  ]
 
 
 def states_of_nodes(folder: Path, plan: Plan) -> list[folders.Leaves]:

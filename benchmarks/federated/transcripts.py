@@ -17,6 +17,7 @@ from dpmf_jax.federated.folders import Leaves
 from dpmf_jax.federated.journal import read_transcript
 from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.federated.plan import Plan
+from dpmf_jax.federated.preparation import node_ratings
 from dpmf_jax.ratings.table import Ratings
 
 _WORD = 8  # bytes
@@ -137,10 +138,8 @@ def _words_at_nodes(
     }
   words = []
   for node, part in zip(plan.nodes, parts, strict=True):
-    there = (train.user >= node.first) & (train.user < node.first + node.size)
-    user = train.user[there] - node.first
-    item = train.item[there]
-    ratings = (user, item, train.value[there])
+    ratings = node_ratings(train, node)
+    user, item, _ = ratings
     counts = sums_protocol.own_sums(plan, node, ratings)[user, item]
     share = part['share'][user, item]
     words.append(np.concatenate([counts, counts + share]).astype(np.int32))

@@ -133,9 +133,10 @@ def _settings() -> dict[str, Any]:
 
 def main(argv) -> int:
   del argv
-  from benchmarks.federated import parties, preparation, results, transcripts
+  from benchmarks.federated import parties, results, transcripts
   from benchmarks.federated.processes import processes
-  from dpmf_jax.federated.journal import read_log
+  from dpmf_jax.federated import preparation
+  from dpmf_jax.federated.journal import bytes_table, read_log
   from dpmf_jax.ratings.splits import random_split
 
   folder = Path(_OUTPUT.value).resolve()
@@ -180,7 +181,7 @@ def main(argv) -> int:
     'nodes': len(plan.nodes),
     'finished': done,
     'seconds': round(time.monotonic() - began, 3),
-    'bytes': results.bytes_table(folder / 'recommender' / 'state'),
+    'bytes': bytes_table(folder / 'recommender' / 'state'),
     'events': results.event_counts(log),
   }
   if plan.sums:

@@ -92,7 +92,7 @@ def dataset(name: str, source: Source, kept: Filter = 'none') -> Dataset:
     drawn = ratings.take(uniforms(ratings, 0) < _PART)
     said = f'a tenth, drawn at random, of {path.name}: not the slice of a paper'
     return Dataset(name, drawn, said)
-  return Dataset(name, load(name), 'as published')
+  return Dataset(name, load(name), 'the whole data set')
 
 
 _SAID = {

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.reproduce.cases import Axis, Figure
+from benchmarks.reproduce.measures import CDF
 from benchmarks.reproduce.table import Row, has_own_x
 from dpmf_jax.files import write_bytes
 
@@ -106,9 +107,13 @@ def _title(figure: Figure, rows: list[Row]) -> str:
 def _curves(rows: list[Row], axis: Axis) -> dict[str, list[Row]]:
   """The rows that an axis shows, by curve; a level where there are no steps."""
   found: dict[str, list[Row]] = {}
+  seen = set()
   for row in rows:
-    if row['metric'] == axis.metric:
+    # Of runs on all ratings and on a part of them the first are shown.
+    point = row['curve'], row['x']
+    if row['metric'] == axis.metric and point not in seen:
       found.setdefault(row['curve'], []).append(row)
+      seen.add(point)
   if has_own_x(axis.metric):
     base = axis.metric.split(' by ')[0]
     for row in rows:
@@ -149,7 +154,7 @@ def _lines(axes: Any, axis: Axis, rows: list[Row]) -> list[tuple]:
     if np.isnan(x).all():
       style |= {'marker': '', 'linewidth': style['linewidth'] * 0.8}
       axes.axhline(y[0], **style)
-      ends.append((curve, None, y[0], colour))
+      ends.append((curve, y[0], colour))
       continue
     order = np.argsort(x, kind='stable')
     x, y, error = x[order], y[order], error[order]
@@ -158,7 +163,7 @@ def _lines(axes: Any, axis: Axis, rows: list[Row]) -> list[tuple]:
     axes.plot(x, y, **style)
     low, high = y - error, y + error
     axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
-    ends.append((curve, x[-1], y[-1], colour))
+    ends.append((curve, y[_label_at(axis, x)], colour))
   for row in rows:
     if row['metric'] == axis.metric and row['published']:
       x = _number(row['x'])
@@ -172,6 +177,11 @@ def _lines(axes: Any, axis: Axis, rows: list[Row]) -> list[tuple]:
       )  # fmt: skip
   _tidy(axes)
   return ends
+
+
+def _label_at(axis: Axis, x: np.ndarray) -> int:
+  """Where a curve is named: at its end, or where distributions differ."""
+  return int(np.argmin(np.abs(x - 1))) if axis.metric == CDF else -1
 
 
 def _bars(axes: Any, axis: Axis, rows: list[Row]) -> list[tuple]:
@@ -216,23 +226,26 @@ def _label(axes: Any, ends: list[tuple]) -> None:
   from matplotlib.transforms import offset_copy
 
   _limit(axes, ends)
-  ends = [end for end in ends if math.isfinite(end[2])]
+  ends = [end for end in ends if math.isfinite(end[1])]
   to_points = 72 / axes.figure.dpi
   low, high = axes.get_ylim()
   place = lambda y: (
     axes.transData.transform((axes.get_xlim()[0], min(max(y, low), high)))[1]
     * to_points
   )
-  ends.sort(key=lambda end: place(end[2]))
-  at = [place(end[2]) for end in ends]
+  ends.sort(key=lambda end: place(end[1]))
+  at = [place(end[1]) for end in ends]
   spread = list(at)
   for k in range(1, len(spread)):
     spread[k] = max(spread[k], spread[k - 1] + _GAP)
   # Those that were pushed up are let down together.
   middle = (sum(spread) - sum(at)) / max(len(at), 1)
   bottom = axes.transAxes.transform((0, 0))[1] * to_points
-  shift = min(middle, spread[0] - bottom) if spread else 0
-  for (curve, _, y, colour), want, own in zip(ends, spread, at, strict=True):
+  top = axes.transAxes.transform((0, 1))[1] * to_points
+  shift = (
+    max(min(middle, spread[0] - bottom), spread[-1] - top) if spread else 0
+  )
+  for (curve, y, colour), want, own in zip(ends, spread, at, strict=True):
     text = offset_copy(
       axes.get_yaxis_transform(),
       fig=axes.figure,
@@ -248,7 +261,7 @@ def _label(axes: Any, ends: list[tuple]) -> None:
 
 def _limit(axes: Any, ends: list[tuple]) -> None:
   """Leaves out the first steps, which are far off all that matters."""
-  finite = [end[2] for end in ends if math.isfinite(end[2])]
+  finite = [end[1] for end in ends if math.isfinite(end[1])]
   low, high = axes.get_ylim()
   if not finite or not has_steps(axes):
     return

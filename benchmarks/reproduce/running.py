@@ -21,9 +21,12 @@ _PURE_DELTA = 1e-12
 ATTACKS = {
   ('gaussian_mf', 'paper'): '>= 8.5 where 0.33 is claimed, on a data set built '
   'for it (docs/privacy/gaussian_mf.md)',
-  ('objective_pmf', 'paper'): 'refuted (docs/privacy/objective_pmf.md)',
-  ('personalized_pmf', 'paper'): 'refuted (docs/privacy/objective_pmf.md)',
-  ('untrusted_pmf', 'paper'): 'refuted (docs/privacy/untrusted_pmf.md)',
+  ('objective_pmf', 'paper'): '>= 5.9 where 1 is claimed, on few users '
+  '(docs/privacy/objective_pmf.md)',
+  ('personalized_pmf', 'paper'): '>= 6.4 where 1 is claimed, on few users '
+  '(docs/privacy/objective_pmf.md)',
+  ('untrusted_pmf', 'paper'): '>= 5.9 where 1 is claimed, seen by the '
+  'recommender (docs/privacy/untrusted_pmf.md)',
   ('sdmf', 'paper'): 'values tell rated items with AUC 0.99 '
   '(docs/privacy/sdcf.md)',
   ('sdfm', 'paper'): 'as sdmf (docs/privacy/sdcf.md)',
@@ -162,16 +165,20 @@ def run(
   """All rows of a figure; those that are missing are run, and written.
 
   The CSV is written after each case, whole. What is there already, in this
-  figure's CSV or another's in the folder, is not run again.
+  figure's CSV or another's in the folder, is not run again. Of the curves of a
+  case there are those that the figure shows.
   """
   path = folder / f'{figure.name}.csv'
   path.parent.mkdir(parents=True, exist_ok=True)
   before = table.read(path)
   known, rows, seen = table.finished(folder), [], set()
+  shown = {axis.metric for axis in figure.axes}
   for name, case in cases_of(figure, sets):
     splits = sets.splits(name, figure.kept)
     key = table.key_of(identity(case, splits.dataset))
-    found = known.get(key) or rows_of(case, splits, sets.source)
+    found = known.get(key, [])
+    if not _suffices(found, case, figure):
+      found = rows_of(case, splits, sets.source)
     known[key] = found
     seen.add(key)
     rows += [
@@ -184,6 +191,7 @@ def run(
         published=table.text(case.published.get(row['metric'])),
       )
       for row in found
+      if row['metric'] in shown or not table.has_own_x(row['metric'])
     ]
     # What an earlier run finished after this point is kept until it is reached.
     later = [row for row in before if table.key_of(row) not in seen]
@@ -193,6 +201,20 @@ def run(
   rows += [row for row in before if row['data'] in others]
   table.write(path, rows)
   return rows
+
+
+def _suffices(found: list[table.Row], case: Case, figure: Figure) -> bool:
+  """Whether rows that were found have the curves that the figure shows.
+
+  Another figure with the same case may show its last point alone.
+  """
+  shown = {axis.metric for axis in figure.axes}
+  wanted = shown & set(measures.CURVES.get(case.measure, ()))
+  if case.options.get('every', 1) is None:  # it has no curve
+    wanted = set()
+  return bool(found) and (
+    not wanted or any(row['metric'] in wanted for row in found)
+  )
 
 
 def cases_of(figure: Figure, sets: Sets) -> Iterator[tuple[str, Case]]:

@@ -38,7 +38,9 @@ def text(value: Any) -> str:
   """A cell; numbers in as many digits as tell something."""
   if value is None:
     return ''
-  return f'{value:.6g}' if isinstance(value, float) else str(value)
+  if not isinstance(value, float):
+    return str(value)
+  return f'{value:.0f}' if value.is_integer() else f'{value:.6g}'
 
 
 def as_json(settings: Mapping[str, Any]) -> str:

@@ -117,7 +117,8 @@ def main(argv) -> int:
   jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
 
   from dpmf_jax.evaluation.comparison import FILES, NOTE
-  from dpmf_jax.runs.compare import CELLS, compare
+  from dpmf_jax.runs.cells import CELLS
+  from dpmf_jax.runs.compare import compare
 
   note = textwrap.fill(NOTE, 80)
   print(note, flush=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import csv
 import dataclasses
+import functools
 import html
 import io
 import math
@@ -127,8 +128,9 @@ class Comparison:
     """What has to be read with the table, after `NOTE`."""
     found = {row['status'] for row in self.rows}
     shown = {'claimed': CLAIMED, 'stated': STATED}
+    several = any(row['runs'] > 1 for row in self.rows)
     return [
-      f'{self.title}; +- is one standard error over runs',
+      self.title + '; +- is one standard error over runs' * several,
       *(words for status, words in shown.items() if status in found),
     ]
 
@@ -168,9 +170,16 @@ class Comparison:
     writer.writerows(self.rows)
     return out.getvalue()
 
-  def plot(self, path: str | Path | io.BytesIO) -> None:
-    """Writes a PNG of the first metric against epsilon."""
-    plots.comparison(path, self.rows, self.metrics[0], title=self.title)
+  @functools.cached_property
+  def picture(self) -> bytes:
+    """A PNG of the first metric against epsilon."""
+    picture = io.BytesIO()
+    plots.comparison(picture, self.rows, self.metrics[0], title=self.title)
+    return picture.getvalue()
+
+  def plot(self, path: str | Path) -> None:
+    """Writes `picture`, for its owner alone."""
+    files.write_bytes(path, self.picture, mode=0o600)
 
   def _repr_html_(self) -> str:
     """The table and the picture, for a notebook."""
@@ -180,9 +189,7 @@ class Comparison:
     )
     body = ''.join(row(line, 'td') for line in lines)
     notes = ''.join(f'<li>{html.escape(note)}</li>' for note in self.notes())
-    picture = io.BytesIO()
-    self.plot(picture)
-    encoded = base64.b64encode(picture.getvalue()).decode()
+    encoded = base64.b64encode(self.picture).decode()
     return (
       f'<p><strong>{html.escape(NOTE)}</strong></p>'
       f'<table>{row(head, "th")}{body}</table><ul>{notes}</ul>'

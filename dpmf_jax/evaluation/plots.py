@@ -6,7 +6,7 @@ import io
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -49,8 +49,14 @@ def write(
 def _save(
   path: str | Path | io.BytesIO, axes: Any, mode: int | None = 0o600
 ) -> None:
+  from PIL import Image
+
+  drawn = io.BytesIO()
+  axes.figure.savefig(drawn, format='png', dpi=120)
   picture = path if isinstance(path, io.BytesIO) else io.BytesIO()
-  axes.figure.savefig(picture, format='png', dpi=120)
+  # Few colours are in use: with a palette it takes a third of the bytes.
+  small = Image.open(drawn).convert('RGB').quantize(256)
+  small.save(picture, 'png', optimize=True)
   if not isinstance(path, io.BytesIO):
     write_bytes(path, picture.getvalue(), mode=mode)
 
@@ -277,6 +283,15 @@ _AXES = {
 }
 
 
+class _Label(NamedTuple):
+  """Words for a line that ends at epsilon `x`, or goes all the way."""
+
+  value: float
+  text: str
+  colour: str
+  x: float = 0.0
+
+
 def comparison(
   path: str | Path | io.BytesIO,
   rows: Sequence[Mapping[str, Any]],
@@ -303,7 +318,8 @@ def comparison(
     if row['status'] != 'none':
       curves.setdefault(row['system'], []).append(row)
   labels = [
-    (row[metric], f'{row["system"]} (not private)', '#555555') for row in level
+    _Label(row[metric], f'{row["system"]} (not private)', '#555555')
+    for row in level
   ]
   for row in level:
     axes.axhline(
@@ -314,7 +330,8 @@ def comparison(
     curves.items(), looks, strict=False
   ):
     points = sorted(points, key=_stated_epsilon)
-    labels.append((points[-1][metric], _curve_label(name, points[0]), colour))
+    said, last = _curve_label(name, points[0]), points[-1]
+    labels.append(_Label(last[metric], said, colour, _stated_epsilon(last)))
     _draw_curve(axes, points, metric, colour, mark)
   ticks = sorted(
     {_stated_epsilon(row) for each in curves.values() for row in each}
@@ -327,7 +344,7 @@ def comparison(
   _limit(axes, rows, level, metric)
   _label_right(axes, labels)
   kind, _, length = metric.partition('@')
-  axes.set_xlabel('epsilon of a run, logarithmic (smaller is more private)')
+  axes.set_xlabel('epsilon, logarithmic (smaller is more private)')
   axes.set_ylabel(_AXES[kind].replace('NDCG', f'NDCG@{length}'))
   note = 'not private: computed from held-out ratings; bands: standard errors'
   axes.set_title(f'{title}\n{note}', fontsize=9, loc='left')
@@ -385,31 +402,40 @@ def _limit(
   low, high = min(values), max(values)
   if metric == 'rmse' and level:
     lines = [row[metric] for row in level]
-    high = min(high, 2 * max(lines) - min(lines) + 0.05)
+    high = min(high, 1.5 * max(lines) - 0.5 * min(lines) + 0.05)
   margin = 0.06 * max(high - low, 0.01)
   axes.set_ylim(low - margin, high + margin)
 
 
 def _label_right(
-  axes: Any, labels: Sequence[tuple[float, str, str]], gap: float = 0.07
+  axes: Any, labels: Sequence[_Label], gap: float = 0.065
 ) -> None:
-  """Writes each (height, text, colour) beside the axes, none over another."""
+  """Writes labels beside the axes, as near as can be without overlapping."""
+  from scipy.optimize import isotonic_regression  # as matplotlib, when needed
+
   low, high = axes.get_ylim()
-  place = lambda value: min(max((value - low) / (high - low), 0.0), 1.0)
   ordered = sorted(labels)
-  heights: list[float] = []
-  for value, _, _ in ordered:
-    least = heights[-1] + gap if heights else 0.0
-    heights.append(max(place(value), least))
-  for number, height in enumerate(heights):  # back below the top
-    heights[number] = min(height, 1 - gap * (len(heights) - 1 - number))
-  for (value, text, colour), height in zip(ordered, heights, strict=True):
-    beyond = f': {value:.3g}, above' if value > high else ''
+  below = gap * np.arange(len(ordered))
+  wanted = [(min(label.value, high) - low) / (high - low) for label in ordered]
+  moved = isotonic_regression(np.array(wanted) - below).x
+  room = max(1 - gap * (len(ordered) - 1), 0)
+  heights = np.clip(moved, 0, room) + below
+  for label, height in zip(ordered, heights, strict=True):
+    beyond = f': {label.value:.3g}, above' if label.value > high else ''
     axes.annotate(
-      f'{text}{beyond}',
-      (1.01, height),
-      xycoords='axes fraction',
+      f'{label.text}{beyond}',
+      (label.x or 1, min(label.value, high)),
+      xycoords=('data' if label.x else 'axes fraction', 'data'),
+      xytext=(1.04, height),
+      textcoords='axes fraction',
       va='center',
       fontsize=8,
-      color=colour,
+      color=label.colour,
+      arrowprops={
+        'arrowstyle': '-',
+        'relpos': (0, 0.5),
+        'color': label.colour,
+        'linewidth': 0.6,
+        'alpha': 0.6,
+      },
     )

@@ -6,6 +6,7 @@ import json
 import os
 import struct
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,6 +72,23 @@ def read_log(folder: str | Path) -> list[dict[str, Any]]:
   return [
     files.parsed_json(line, f'{path}, line {number}')
     for number, line in enumerate(path.read_bytes().splitlines(), start=1)
+  ]
+
+
+def bytes_table(folder: str | Path) -> list[dict[str, Any]]:
+  """Messages and bytes by direction and kind, as serialised."""
+  found: dict[tuple[str, str], list[int]] = defaultdict(list)
+  text = (Path(folder) / 'bytes.jsonl').read_text(encoding='utf-8')
+  for row in map(json.loads, text.splitlines()):
+    found[row['direction'], row['kind']].append(row['bytes'])
+  return [
+    {
+      'direction': direction,
+      'kind': kind,
+      'messages': len(sizes),
+      'bytes': sum(sizes),
+    }
+    for (direction, kind), sizes in sorted(found.items())
   ]
 
 

@@ -1,12 +1,15 @@
 """Sums of users' rows and of products of their entries, exact as integers.
 
 For few items: ratings are a table [U, I], and the work of second moments is U
-times I^2, whoever rated what. A user's row is bounded as a whole, and each
-number that they add to a sum is cut to a whole multiple of a spacing, towards
-zero: int32 sums are exact, in whatever order, and one user more or less moves
-them by that user's own integers and by nothing else. All that is summed over
-a user's ratings is of integers, too, so that a user's terms are the same bits
-wherever they are in memory. Shapes: U users, I items.
+times I^2, whoever rated what. Each number that a user adds to a sum is cut to a
+whole multiple of a spacing, towards zero: int32 sums are exact, in whatever
+order, and one user more or less moves them by that user's own integers and by
+nothing else. All that is summed over a user's ratings is of integers, too, so
+that a user's terms are the same bits wherever they are in memory.
+
+Where whole users are protected, a user's row is bounded as a whole
+(`user_weights`, `user_rows`). Where single ratings are, how far one of them
+moves the row is (`rating_rows`). Shapes: U users, I items.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ class Table(NamedTuple):
 class Residuals(NamedTuple):
   """Labels less the user's own bias, and how many there are."""
 
-  value: jax.Array  # [U, I] int32, at most 2^(LABEL_BITS + 1) in size
+  value: jax.Array  # [U, I] int32
   rated: jax.Array  # [U, I] bool
   number: jax.Array  # [U] int32, of ratings
   square: jax.Array  # [U] int32, the sum of squares
@@ -60,25 +63,39 @@ def table(rows: Rows) -> Table:
 
 
 def residuals(
-  table: Table, mean: jax.Array, width: jax.Array, ridge: jax.Array
+  table: Table,
+  mean: jax.Array,
+  width: jax.Array,
+  ridge: jax.Array,
+  label_bound: jax.Array | int,
+  bound: jax.Array | int,
 ) -> Residuals:
   """Ratings less `mean` [I] and less each user's bias, in 2^-9 of `width`.
 
   The bias is the sum of a user's labels over their number plus `ridge`.
 
+  Args:
+    table: all ratings.
+    mean, width, ridge: as above.
+    label_bound: labels are clipped to it; at most 2^LABEL_BITS.
+    bound: residuals are.
+
   Privacy: of the user's own ratings and of what is public. Labels are integers
   of at most 2^LABEL_BITS in size, so is the bias, and for up to
-  `rounding.MAX_TABLE_ITEMS` items the sum of squares is at most 2^30.
+  `rounding.MAX_TABLE_ITEMS` items the sum of squares is at most 2^30. One
+  rating more moves a row by at most `plans.moments.residual_move`.
   """
-  most = 2**LABEL_BITS
-  label = jnp.round((table.value - mean[None]) / width * most)
-  label = jnp.where(jnp.isfinite(label), jnp.clip(label, -most, most), 0.0)
+  label = jnp.round((table.value - mean[None]) / width * 2**LABEL_BITS)
+  label = jnp.where(
+    jnp.isfinite(label), jnp.clip(label, -label_bound, label_bound), 0.0
+  )
   label = jnp.where(table.rated, label.astype(jnp.int32), 0)
   count = table.rated.sum(axis=1, dtype=jnp.int32)
   total = label.sum(axis=1, dtype=jnp.int32).astype(jnp.float32)
   bias = jnp.round(total / (count.astype(jnp.float32) + ridge))
-  bias = jnp.clip(bias, -most, most).astype(jnp.int32)
-  value = jnp.where(table.rated, label - bias[:, None], 0)
+  bias = jnp.clip(bias, -label_bound, label_bound).astype(jnp.int32)
+  value = jnp.clip(label - bias[:, None], -bound, bound)
+  value = jnp.where(table.rated, value, 0)
   square = (value * value).sum(axis=1, dtype=jnp.int32)
   return Residuals(value, table.rated, count, square)
 
@@ -90,22 +107,29 @@ def weights(square: jax.Array) -> jax.Array:
   return (1 - SLACK) / root
 
 
+def user_weights(own: Residuals, count_scale: jax.Array) -> jax.Array:
+  """v [U] such that a user's v (count_scale, residual) have norm 1."""
+  return weights(own.square + own.number * (count_scale * count_scale))
+
+
 def first_moments(
-  own: Residuals, count_scale: jax.Array, spacing: jax.Array
+  own: Residuals, count_scale: jax.Array, v: jax.Array, spacing: jax.Array
 ) -> jax.Array:
   """Sums [I, 2] of v (count_scale, residual), int32 in multiples of `spacing`.
 
   Args:
     own: of each user.
     count_scale: int32, what a rating counts; at most 2^LABEL_BITS.
-    spacing: [] a power of 2, at least `rounding.smallest_spacing(U, 1)`.
+    v: [U] `user_weights`, or ones.
+    spacing: [] a power of 2, at least `rounding.smallest_spacing(U, 1)`; 1 if
+      v is.
 
-  Privacy: v is such that a user's numbers times `spacing` have an L2 norm below
-  1 over all items: v^2 times the sum of count_scale^2 and of residuals^2 is,
-  and cutting towards zero only makes numbers smaller.
+  Privacy: with `user_weights` a user's numbers times `spacing` have an L2 norm
+  below 1 over all items: v^2 times the sum of count_scale^2 and of residuals^2
+  is, and cutting towards zero only makes numbers smaller. With ones they are
+  integers, and moved as far as residuals and counts are.
   """
-  square = own.square + own.number * (count_scale * count_scale)
-  v = weights(square)[:, None] / spacing
+  v = v[:, None] / spacing
   both = [
     jnp.where(own.rated, count_scale.astype(jnp.float32) * v, 0.0),
     own.value.astype(jnp.float32) * v,
@@ -114,34 +138,65 @@ def first_moments(
   return jnp.stack(sums, axis=1)
 
 
+class Shares(NamedTuple):
+  """What a user has in second moments: x x^T, and `part` for each pair."""
+
+  row: jax.Array  # [U, I] x
+  part: jax.Array  # [U]
+
+
+def user_rows(own: Residuals, least_square: jax.Array) -> Shares:
+  """Rows of residuals and of ones, shortened to norm 1.
+
+  `least_square` is int32, of a residual: rows are shortened as if the mean of
+  squares were at least this, so that no row of rounding errors is drawn out.
+
+  Privacy: products of rows have a norm of ||x||^2 < 1, as has a matrix of parts
+  for all pairs, also in float32.
+  """
+  square = jnp.maximum(own.square, own.number * least_square)
+  part = (1 - SLACK) / jnp.maximum(own.number, 1).astype(jnp.float32)
+  return Shares(_times(own, weights(square)), part)
+
+
+def rating_rows(own: Residuals, bound: jax.Array) -> Shares:
+  """Rows of residuals e, and of ones, times the -1/2 power of their norm.
+
+  Residuals are over `bound`, which they are clipped to.
+
+  Privacy: products of rows are e e^T / ||e||, which moves by at most sqrt 2
+  times what e moves by; a matrix of parts is that of ones in the place of e.
+  Terms are at most 1 in size.
+  """
+  root = jnp.sqrt(weights(own.square) / bound.astype(jnp.float32))
+  return Shares(_times(own, root), weights(own.number))
+
+
+def _times(own: Residuals, weight: jax.Array) -> jax.Array:
+  return own.value.astype(jnp.float32) * weight[:, None]
+
+
 def second_moments(
-  own: Residuals,
-  least_square: jax.Array,
+  shares: Shares,
+  rated: jax.Array,
   count_weight: jax.Array,
   spacing: jax.Array,
 ) -> jax.Array:
-  """Sums [2, I, I] of products x x^T and c a a^T, int32 in `spacing`.
+  """Sums [2, I, I] of products x x^T and of c times parts, int32 in `spacing`.
 
-  x is the row of residuals shortened to norm 1, a that of ones shortened to
-  norm 1. What is off the diagonal is times the square root of 2, so that the
-  upper triangle, diagonal included, has the L2 norm that the matrix has.
+  What is off the diagonal is times the square root of 2, so that the upper
+  triangle, diagonal included, has the L2 norm that the matrix has.
 
   Args:
-    own: of each user.
-    least_square: int32, of a residual: rows are shortened as if the mean of
-      squares were at least this, so that no row of rounding errors is drawn
-      out.
+    shares: `user_rows` or `rating_rows`.
+    rated: [U, I] bool.
     count_weight: [] c.
     spacing: [] a power of 2, at least `rounding.smallest_spacing(U, 1)`.
 
-  Privacy: the upper triangles of a user's two matrices, times `spacing`, have
-  norms below ||x||^2 <= 1 and c ||a||^2 <= c: cutting towards zero only makes
-  numbers smaller.
+  Privacy: cutting towards zero makes no number larger, and moves apart those
+  of one entry by less than `spacing`.
   """
-  square = jnp.maximum(own.square, own.number * least_square)
-  rows = own.value.astype(jnp.float32) * weights(square)[:, None]
-  part = (1 - SLACK) / jnp.maximum(own.number, 1).astype(jnp.float32)
-  items = rows.shape[1]
+  items = rated.shape[1]
   scale = jnp.full((items, items), math.sqrt(2.0), jnp.float32)
   scale = jnp.where(jnp.eye(items, dtype=bool), 1.0, scale) / spacing
 
@@ -157,7 +212,7 @@ def second_moments(
 
   cut = lambda x: _blocks(x, _BLOCK)
   start = jnp.zeros((2, items, items), jnp.int32)
-  xs = (cut(rows), cut(own.rated), cut(part))
+  xs = (cut(shares.row), cut(rated), cut(shares.part))
   return jax.lax.scan(add, start, xs)[0]
 
 

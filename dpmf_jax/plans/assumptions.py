@@ -81,12 +81,15 @@ ANSWERS_ADVERSARY = (
   'who does; they may know every other record, the id lists, the code and its '
   'settings, but not the random keys of the clients'
 )
+OWN_VECTORS = (
+  'Each user sees only their own vector and bias; these are computed from '
+  'their own ratings and are not covered.'
+)
 # Of systems that release items to which whole users fit themselves.
 USERS_AT_HOME = (
   PUBLIC_SETTINGS,
   *WHOLE_USERS,
-  'Each user sees only their own vector and bias; these are computed from '
-  'their own ratings and are not covered.',
+  OWN_VECTORS,
   ONE_RELEASE,
   SAME_FLOATS,
   EXACT_TERMS,

@@ -7,22 +7,22 @@ from typing import Any
 
 from dpmf_jax.accounting import gaussian
 from dpmf_jax.accounting.events import checked_number
-from dpmf_jax.plans import moments
+from dpmf_jax.plans import moments, power_mf
 from dpmf_jax.types import Unit
 
 # Chosen on MovieLens-100K and 1M; see docs/results.md.
-_MIN_SIGNAL = 14.0
-_SIGNAL_PER_FACTOR = 6.0
-_MANY_ROUNDS = 24.0
-_RANKS = 3, 16
+_MOST_FACTORS = 16
+_ROUNDS = 8
 # Below this, vectors cost the items' means more than they bring. Between the
 # two ways MovieLens-100K has 25 to 35, MovieLens-1M 30 to 45.
 _VECTORS_FROM = 33.0
 _EACH = 40.0
 MAX_RANK = 8
-# From which on pairs of items are worth their noise; Jester has 0.69 at epsilon
-# 0.1, where they are.
-_PAIRS_FROM = 0.6
+# From which on pairs of items are worth their noise, by what is protected;
+# Jester has 0.69 at epsilon 0.1, where they are. By rating there must be so
+# many users, too, or means of items are better off with all of a pure epsilon.
+_PAIRS_FROM: dict[Unit, float] = {'user': 0.6, 'rating': 0.5}
+_USERS_FROM: dict[Unit, float] = {'user': 0.0, 'rating': 400.0}
 
 
 def rank_for(mu: float, num_users: int, num_items: int) -> int:
@@ -42,30 +42,35 @@ def rank_for(mu: float, num_users: int, num_items: int) -> int:
   return int(min(max(round(strength / _EACH), 2), MAX_RANK))
 
 
-def pays_for_pairs(mu: float, num_users: int, num_items: int) -> bool:
+def pays_for_pairs(
+  unit: Unit, mu: float, num_users: int, num_items: int
+) -> bool:
   """Whether noise of mu-GDP on a sum for each pair of items is little enough.
 
   Users' products have a trace of U in all, U / I for an item, and noise has
-  eigenvalues of about sqrt(I) / mu: mu U / I^1.5 decides.
+  eigenvalues of about sqrt(I) / mu: mu U / I^1.5 decides. With one item there
+  are no pairs.
   """
-  if num_items > moments.MAX_ITEMS:
-    return False
-  if num_users * num_items > moments.MAX_CELLS:
-    return False
-  return mu * num_users / num_items**1.5 >= _PAIRS_FROM
+  strength = mu * num_users
+  return (
+    num_items > 1
+    and strength >= _USERS_FROM[unit]
+    and strength / num_items**1.5 >= _PAIRS_FROM[unit]
+  )
 
 
-def signal(
-  *, num_users: int, num_items: int, epsilon: float, delta: float
-) -> float:
-  """mu (U I)^(1/4), how far factors stand out from their noise.
+def most_factors(mu: float, num_users: int, num_items: int) -> int:
+  """How many factors mu-GDP could find in a table that is half full, up to 16.
 
-  mu is that of the Gaussian mechanism that has (epsilon, delta): noise is
-  proportional to 1/mu. The singular values of residuals grow with the number
-  of ratings per row, which is private where ratings may come and go; tables
-  with more cells have more, and (U I)^(1/4) stands for that.
+  Singular values of a table of N ratings grow with N / sqrt(U I), noise with
+  1 / mu. N is private where ratings may come and go; tables that are more than
+  half full are rare.
   """
-  return gaussian.mu_of(epsilon, delta) * (num_users * num_items) ** 0.25
+  strength = mu * math.sqrt(num_users * num_items) / 2
+  if strength < power_mf.LEAST_SIGNAL or num_items < 2 * power_mf.LEAST_OWN:
+    return 0
+  enough = round(strength / power_mf.SIGNAL_PER_FACTOR)
+  return min(max(enough, power_mf.LEAST_RANK), _MOST_FACTORS)
 
 
 def recommended(
@@ -75,21 +80,23 @@ def recommended(
   num_items: int,
   epsilon: float,
   delta: float,
+  items_known: bool = False,
 ) -> tuple[str, dict[str, Any]]:
   """(system, settings of its config) for these facts.
 
-  Unit 'rating' (relation 'add_remove') is `power_mf`: factors where `signal`
-  is at least 14, one for every 6 of it, 3 to 16 of them, in 6 rounds below 24
-  and in 8 from there; and item means alone below 14, or where delta is 0. Unit
-  'user' is `moments` where there are few items and many users
-  (`pays_for_pairs`), and else `dpals`, with a rank by `auto.rank_for`. A rating
-  is not protected by as much: who adds one is a user who goes and another who
-  comes.
+  Where there are few items and many users (`pays_for_pairs`), and delta is
+  above 0, it is `moments`. Else unit 'rating' (relation 'add_remove') is
+  `power_mf`, which asks for the number of ratings first and decides by it
+  whether there are factors and how many, up to `most_factors`; where these are
+  0, or delta is, item means alone. Unit 'user' is `dpals`, with a rank by
+  `auto.rank_for`.
 
   Args:
     unit: what is protected.
     num_users, num_items: lengths of the id lists, which are public.
     epsilon, delta: of the guarantee.
+    items_known: whether public ratings or features of items are given, which
+      `moments` does not take.
 
   The scale of ratings has no part in it, as settings are in quarters of it,
   nor has their number, which is private.
@@ -102,33 +109,25 @@ def recommended(
       f'num_users={num_users!r} and num_items={num_items!r} must be at least 1'
     )
   delta = checked_number('delta', delta)
-  if unit == 'user':
-    if not delta > 0:
-      raise ValueError(f'unit user needs a delta above 0, got {delta}')
-    mu = gaussian.mu_of(epsilon, delta)
-    # With one item there are no pairs.
-    if (
-      num_items > 1
-      and pays_for_pairs(mu, num_users, num_items)
-      and moments.ends_are_paid(epsilon, delta)
-    ):
-      return 'moments', {'relation': 'add_remove'}
-    rank = rank_for(mu, num_users, num_items)
-    return 'dpals', {'relation': 'add_remove', 'rank': rank}
-  if unit != 'rating':
+  if unit not in ('rating', 'user'):
     raise ValueError(f"unit={unit!r} must be 'rating' or 'user'")
-  rank, rounds = 0, 1
-  if delta > 0:
-    strength = signal(
-      num_users=num_users, num_items=num_items, epsilon=epsilon, delta=delta
-    )
-    if strength >= _MIN_SIGNAL:
-      lowest, highest = _RANKS
-      rank = math.floor(strength / _SIGNAL_PER_FACTOR + 0.5)
-      rank = min(max(rank, lowest), highest)
-      rounds = 6 if strength < _MANY_ROUNDS else 8
+  if unit == 'user' and not delta > 0:
+    raise ValueError(f'unit user needs a delta above 0, got {delta}')
+  facts: dict[str, Any] = {'num_users': num_users, 'num_items': num_items}
+  budget: dict[str, Any] = {'epsilon': epsilon, 'delta': delta}
+  mu = gaussian.mu_of(epsilon, delta) if delta > 0 else 0.0
+  if (
+    not items_known
+    and pays_for_pairs(unit, mu, **facts)
+    and moments.runs(unit, **facts, **budget)
+  ):
+    return 'moments', {'unit': unit, 'relation': 'add_remove'}
+  if unit == 'user':
+    rank = rank_for(mu, **facts)
+    return 'dpals', {'relation': 'add_remove', 'rank': rank}
+  rank = most_factors(mu, **facts)
+  settings = {'rank': rank, 'rounds': _ROUNDS, 'caution': 1.0}
   return 'power_mf', {
     'relation': 'add_remove',
-    'rank': rank,
-    'rounds': rounds,
+    **(settings if rank else {'rank': 0}),
   }

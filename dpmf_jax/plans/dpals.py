@@ -25,7 +25,8 @@ from dpmf_jax.types import Guarantee, Relation, Tails
 MAX_RANK = 16
 # What earlier sweeps weigh in the vectors' sums.
 MEMORY = 0.4
-# Of users' biases in their fits to what is released.
+# Of users' biases in their fits to what is released; less where they have few
+# ratings (`power_mf.own_bias_ridge`).
 FINAL_BIAS_RIDGE = 5.0
 # Ridges among which users vote: those of vectors, and of slopes on means and
 # on popularity. The first are used where noise hides what is better.
@@ -38,6 +39,8 @@ VOTE_SHARE = 0.1
 # users' votes may end vectors.
 _MEANS_FIRST = 0.1
 ATTEMPTS = 4
+# Ratings of a user, about, from which on vectors are tried.
+LEAST_OWN = 5.0
 # Part of delta that is kept for the end of the noise's tails. What they take
 # depends on the number of items, which a guarantee does not look up.
 TAIL_SHARE = 1e-4

@@ -129,6 +129,7 @@ def automatic(
   delta: float | None = None,
   num_users: int,
   num_items: int,
+  items_known: bool = False,
 ) -> tuple[str, dict[str, Any], dict[str, Any]]:
   """(system, what is left of `given`, settings) that `auto` chooses."""
   rest = dict(given)
@@ -151,5 +152,6 @@ def automatic(
     num_items=num_items,
     epsilon=rest['epsilon'],
     delta=DELTA if delta is None else delta,
+    items_known=items_known,
   )
   return name, rest, settings

@@ -41,6 +41,7 @@ def chosen(
   asked: AskedEpsilons | None,
   ratings: Ratings,
   features: np.ndarray | None,
+  items_known: bool,
 ) -> Chosen:
   """What to run on these ratings."""
   wanted = task or ('ranking' if ratings.clicks else 'rating')
@@ -68,6 +69,7 @@ def chosen(
       delta=delta,
       num_users=ratings.num_users,
       num_items=ratings.num_items,
+      items_known=items_known,
     )
   spec = selection.spec_of(selection.run_as(name, variant))
   if ratings.epsilon is not None and not spec.personalized:

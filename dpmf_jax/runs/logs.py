@@ -47,8 +47,8 @@ def check(
         'overwrite=True'
       )
   if tensorboard is not None:
-    _summary_writer()
     path = files.checked_path(tensorboard, 'tensorboard')
+    _summary_writer(path)
     _check_apart('tensorboard', path, output)
     if problem := files.private_folder(path):
       raise ValueError(f'tensorboard={problem}')
@@ -131,7 +131,8 @@ def _tensorboard_log(
     step = point['round']
     if not opened:
       # What a run that was killed logged from here on does not count.
-      opened.append(_summary_writer()(str(folder), purge_step=step))
+      writer = _summary_writer(folder)
+      opened.append(writer(str(folder), purge_step=step))
       stack.callback(opened[0].close)
     for name, tag in _TAGS.items():
       if name in point:
@@ -141,10 +142,11 @@ def _tensorboard_log(
   return log
 
 
-def _summary_writer() -> Any:
+def _summary_writer(folder: Path) -> Any:
   for name in _WRITERS:
     with contextlib.suppress(ImportError):
       return importlib.import_module(name).SummaryWriter
   raise ValueError(
-    'tensorboard needs what writes its files: pip install tensorboardX'
+    f'tensorboard={folder} needs a package that writes such logs: pip install '
+    'tensorboardX'
   )

@@ -197,7 +197,16 @@ def train(
   )
   given = {'epsilon': epsilon, 'unit': unit, **settings}
   chosen = choosing.chosen(
-    system, given, task, variant, delta, threshold, asked, table, user_features
+    system,
+    given,
+    task,
+    variant,
+    delta,
+    threshold,
+    asked,
+    table,
+    user_features,
+    items_known=public_ratings is not None or item_features is not None,
   )
   public_prior = None
   if public_ratings is not None:

@@ -29,6 +29,7 @@ from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.plans import dpals as plans
 from dpmf_jax.plans.dpals import DPALSConfig
+from dpmf_jax.plans.power_mf import own_bias_ridge
 from dpmf_jax.rows import Data
 from dpmf_jax.systems import dpals_items, dpals_users, dpals_votes
 from dpmf_jax.systems.traced import traced
@@ -127,7 +128,7 @@ def local_users(
   rank = items.vector.shape[1]
   ridge = jnp.full(rank + 1, hyper.vector_ridge).at[0].set(hyper.bias_ridge)
   found, evidence = dpals_users.fitted(
-    equations, ridge, _ridges_of_alternatives(hyper, items.size)
+    equations, ridge, _ridges_of_alternatives(hyper, items)
   )
   # The center is part of what a user subtracts.
   bias = found[:, 0] * hyper.quarter
@@ -161,12 +162,17 @@ def _fitted_columns(items: dpals_items.Items, quarter: jax.Array) -> jax.Array:
   return jnp.concatenate(columns, axis=1)
 
 
-def _ridges_of_alternatives(hyper: Any, size: jax.Array) -> jax.Array:
-  """[G, D + 3], for each of `_fitted_columns`, where sizes [D] are public."""
+def _bias_ridge(hyper: Any, items: dpals_items.Items) -> jax.Array:
+  """[] of users' biases in their fits to what is released."""
+  return own_bias_ridge(hyper.final_bias_ridge, items.own)
+
+
+def _ridges_of_alternatives(hyper: Any, items: dpals_items.Items) -> jax.Array:
+  """[G, D + 3], for each of `_fitted_columns`; items are public."""
   vector, mean, popularity = hyper.alternatives.T[:, :, None]
   columns = [
-    jnp.full_like(vector, hyper.final_bias_ridge),
-    vector / jnp.square(size)[None],
+    jnp.full_like(vector, _bias_ridge(hyper, items)),
+    vector / jnp.square(items.size)[None],
     mean / _MOST_MEAN**2,
     popularity / _MOST_POPULARITY**2,
   ]
@@ -193,6 +199,7 @@ def step(key: jax.Array, state: State, data: Data) -> State:
     state.items,
     hyper.noise.add(sums, item_draws),
     hyper.noise.std,
+    num_users=data.by_user.num_rows,
     quarter=hyper.quarter,
     count_scale=hyper.count_scale,
     contribution=contribution(state),
@@ -220,8 +227,10 @@ def _after(state: State, items: dpals_items.Items, noisy: jax.Array) -> State:
   votes = dpals_votes.updated(before, noisy, hyper.noise.std, hyper.vote_bound)
   wanted = dpals_votes.vectors_help(votes, hyper.alternatives)
   wanted = wanted | (made < plans.ATTEMPTS)
-  # Once they have ended they stay as they are.
+  # Once they have ended they stay as they are; and who has a few ratings cannot
+  # say what they like.
   wanted = wanted & ((state.share > 0) | (made < 1))
+  wanted = wanted & ((items.own > plans.LEAST_OWN) | (made < 0))
   share = _share(wanted, done, hyper)
   return State(state.factors, items, votes, share, done, hyper)
 
@@ -252,7 +261,7 @@ def _released(state: State) -> Release:
   square = jnp.square(hyper.quarter)
   ridge = jnp.full_like(prior, vector * square)
   ridge = ridge.at[-3].set(popularity).at[-2].set(mean * square)
-  ridge = ridge.at[-1].set(hyper.final_bias_ridge)
+  ridge = ridge.at[-1].set(_bias_ridge(hyper, state.items))
   offset = hyper.center + dpals_items.common_mean(state.items)
   numbers = state.items.counts
   return Release(Factors(None, item), offset, Fit(prior, ridge), numbers)

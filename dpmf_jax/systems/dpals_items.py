@@ -27,10 +27,11 @@ from dpmf_jax.kernels.dense import eigen, one_at_a_time
 from dpmf_jax.mechanisms.clipping import clip_rows
 
 # Of ratings in quarters, a quarter of the scale's width; from MovieLens.
-_SPREAD = 0.25  # variance of item means
+_SPREAD = 0.25  # variance of item means, before sums are seen
+_SPREAD_ITEMS = 20.0  # how many items' worth of weight that has
+_SPREADS = 0.02, 1.0  # what it may be
 _RATING = 0.8  # variance of a rating around mean and bias
 _SCALE = 0.3  # root mean square of a coordinate of a vector
-_TYPICAL = 12.0  # norm of a user's labels, for the variance of weights
 # Bounds on what is public, so that users' equations fit into integers.
 MAX_NORM = 2.0  # of a vector
 MAX_MEAN = 3.0
@@ -39,6 +40,7 @@ _MIN_COUNT = 0.3
 _LEAST_SIZE = 0.05
 # Added to counts before their logarithm is taken.
 _FEW = 0.3
+_ROUNDS = 10
 
 
 class Sums(NamedTuple):
@@ -60,6 +62,7 @@ class Items(NamedTuple):
   weight: jax.Array  # [I] for the next sweep
   vector: jax.Array  # [I, D]
   size: jax.Array  # [D] of users' coordinates, against one another
+  own: jax.Array  # [] ratings of a user, about
   sums: Sums
 
 
@@ -71,7 +74,8 @@ def start(
   vector = _SCALE * jax.random.normal(key, (num_items, rank)) * quarter
   vector = clip_rows(vector, MAX_NORM * quarter)
   sums = Sums(zero, zero, zero, zero, jnp.zeros((num_items, rank)), zero)
-  return Items(zero, zero, zero + 1.0, vector, jnp.ones(rank), sums)
+  one = jnp.ones(())
+  return Items(zero, zero, zero + 1.0, vector, jnp.ones(rank), one, sums)
 
 
 def updated(
@@ -79,6 +83,7 @@ def updated(
   noisy: jax.Array,
   std: jax.Array,
   *,
+  num_users: int,
   quarter: jax.Array,
   count_scale: jax.Array,
   contribution: jax.Array,
@@ -103,15 +108,19 @@ def updated(
   )
   error = jnp.sqrt(1.0 / sums.precision)
   count = positive_counts(sums.counts / sums.precision, error / count_scale)
-  rating = _RATING * jnp.minimum(1.0, contribution / (quarter * _TYPICAL))
+  own = _own_ratings(sums, count_scale, num_users)
+  # Of one rating's terms. A user of n ratings has a weight of contribution /
+  # (length sqrt(n)), or 1 if that is less, and `own` is n times that.
+  length = jnp.hypot(quarter * _RATING**0.5, count_scale)
+  own = own * jnp.maximum(1.0, own * jnp.square(length / contribution))
+  room = contribution / (length * jnp.sqrt(own))
+  rating = _RATING * jnp.minimum(1.0, room)
   # Residuals are count * (mean - reference) with the true count in all sweeps,
   # so the reference is put back once, with the best estimate of it.
-  mean = shrunk_means(
-    (sums.residual + count * sums.reference) / sums.precision,
-    count,
-    jnp.square(error) + count * rating * jnp.square(quarter),
-    _SPREAD * jnp.square(quarter),
-  )
+  total = (sums.residual + count * sums.reference) / sums.precision
+  of_total = jnp.square(error) + count * rating * jnp.square(quarter)
+  spread = spread_of_means(total, count, of_total, _SPREAD * quarter**2)
+  mean = shrunk_means(total, count, of_total, spread)
   mean = jnp.clip(mean, -MAX_MEAN * quarter, MAX_MEAN * quarter)
   vector, size = items.vector, items.size
   if rank := vector.shape[1]:
@@ -131,8 +140,19 @@ def updated(
     size = jnp.where(there, sizes, size)
   weight = (count / jnp.mean(count) + _MIN_COUNT) ** -adaptivity
   typical = jnp.sum(count * jnp.square(weight)) / jnp.sum(count)
-  weight = jnp.minimum(weight / jnp.sqrt(typical), MAX_ITEM_WEIGHT)
-  return Items(mean, count, weight, vector, size, sums)
+  # Where users have few ratings, terms may be longer.
+  weight = weight / jnp.sqrt(typical) * jnp.maximum(room, 1.0)
+  weight = jnp.minimum(weight, MAX_ITEM_WEIGHT)
+  return Items(mean, count, weight, vector, size, own, sums)
+
+
+def _own_ratings(
+  sums: Sums, count_scale: jax.Array, num_users: int
+) -> jax.Array:
+  """[] sum of weights of a user's ratings, and a standard error; at least 1."""
+  number = jnp.sum(sums.counts / sums.precision)
+  error = jnp.sqrt(jnp.sum(1.0 / sums.precision)) / count_scale
+  return jnp.maximum((number + error) / num_users, 1.0)
 
 
 class Totals(NamedTuple):
@@ -182,6 +202,28 @@ def positive_counts(noisy: jax.Array, error: jax.Array) -> jax.Array:
   near = jnp.maximum(z, -10.0)
   tail = near + jnp.exp(norm.logpdf(near) - norm.logcdf(near))
   return error * jnp.where(z < -10.0, -1.0 / z, tail)
+
+
+def spread_of_means(
+  sums: jax.Array, count: jax.Array, variance: jax.Array, usual: jax.Array
+) -> jax.Array:
+  """[] the variance of m over items, where sums = count * m + errors.
+
+  Errors have `variance` [I]. The likeliest one (Fisher scoring), held to the
+  `usual` one by a few items' worth of weight.
+  """
+  low, high = (usual / _SPREAD * each for each in _SPREADS)
+  held = _SPREAD_ITEMS / jnp.square(usual)
+
+  def improved(_, spread):
+    total = jnp.square(count) * spread + variance
+    common = jnp.sum(sums * count / total) / jnp.sum(jnp.square(count) / total)
+    weight = jnp.square(count / total)
+    found = weight * (jnp.square(sums - common * count) - variance)
+    known = jnp.sum(weight * jnp.square(count))
+    return jnp.clip((jnp.sum(found) + held * usual) / (known + held), low, high)
+
+  return jax.lax.fori_loop(0, _ROUNDS, improved, usual)
 
 
 def shrunk_means(

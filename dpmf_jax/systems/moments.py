@@ -1,4 +1,4 @@
-"""Second moments: how few items go together, private for whole users.
+"""Second moments: how few items go together, for whole users or single ratings.
 
 A model of rows of ratings as draws of one Gaussian: items have means, and a
 covariance. Two steps, each of sums over users with Gaussian noise (one budget):
@@ -8,6 +8,12 @@ covariance. Two steps, each of sums over users with Gaussian noise (one budget):
   1   sums of x x^T and of a a^T: x is a user's row of residuals, with the means
       taken off, too, and a that of ones, both shortened to norm 1. The first
       over the second is the covariance, up to each user's own scale.
+
+By rating, rows in step 0 are as they are, and in step 1 they are divided by the
+square root of their norm, so that users with more ratings say more: no rating
+moves e e^T / ||e|| by more than sqrt 2 times what it moves e by. And where
+noisy counts say that there are too few ratings to tell pairs from noise, step 1
+asks for what step 0 did again, at the same cost.
 
 What is released are factors V of the covariance, C = V V^T + ridge, beside
 means. Given a user's own ratings, what that Gaussian expects of others is the
@@ -28,7 +34,7 @@ estimator for general noisy matrices, for the eigenvalues.
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -43,7 +49,7 @@ from dpmf_jax.plans.moments import (
   ANSWERS,
   STEPS,
   MomentsConfig,
-  check_size,
+  bounds,
   counted,
   lattice_spacings,
   plan,
@@ -51,7 +57,7 @@ from dpmf_jax.plans.moments import (
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.dpals_items import positive_counts
 from dpmf_jax.systems.traced import traced
-from dpmf_jax.types import Factors, Fit, Release, System
+from dpmf_jax.types import Factors, Fit, Release, System, Unit
 
 # Rows are shortened as if residuals were at least this, in 2^-9 of the scale.
 _LEAST_RESIDUAL = 16
@@ -65,6 +71,12 @@ _RIDGE_QUANTILE = 0.4
 # Mean co-count over the noise of a sum of products, from which on there are
 # factors; counts are at least this part of what independent items would have.
 _MIN_TOGETHER, _LEAST_COUNT = 2.0, 0.5
+# By rating, the least that residuals are taken to be, over what they are
+# clipped to.
+_LEAST_SIZE = 0.05
+# What they are about, before it is known, and how far pairs must stand out of
+# the noise times the number of a user's ratings.
+_USUAL_SIZE, _MIN_TOLD = 0.5, 25.0
 
 
 class Sums(NamedTuple):
@@ -77,6 +89,7 @@ class Sums(NamedTuple):
 class State(NamedTuple):
   factors: Factors  # users are not kept; items (V, mean, 1)
   sums: Sums
+  means_std: jax.Array  # [] of the noise of `sums.first`
   mean: jax.Array  # [I], less the center
   ridge: jax.Array  # [] of users' vectors
   done: jax.Array  # int32, steps so far
@@ -87,58 +100,134 @@ def _finite(noisy: jax.Array) -> jax.Array:
   return jnp.where(jnp.isfinite(noisy), noisy, 0.0)
 
 
-def _first(key: jax.Array, state: State, data: Data) -> State:
-  """After the release of counts and residuals.
+def first_sums(state: State, data: Data, unit: Unit) -> jax.Array:
+  """The integers [I, 2] that get the first noise.
 
-  Privacy: a user moves the integer sums by at most 1, see `first_moments`.
+  Privacy: a user, or a rating, moves them by at most `Plan.sensitivity`.
   """
   hyper = state.hyper
-  own = _residuals(state, data)
-  sums = kernel.first_moments(own, hyper.counted, hyper.means.spacing)
+  own = _residuals(state, data, hyper.means_bound)
+  if unit == 'user':
+    v = kernel.user_weights(own, hyper.counted)
+  else:
+    v = jnp.ones(len(own.number))
+  return kernel.first_moments(own, hyper.counted, v, hyper.means.spacing)
+
+
+def second_sums(state: State, data: Data, unit: Unit) -> jax.Array:
+  """The integers [2, I, I] whose upper triangles get the second noise.
+
+  Privacy: given the means, which the first step released, a user, or a rating,
+  moves these triangles by at most `Plan.sensitivity`.
+  """
+  hyper = state.hyper
+  own = _residuals(state, data, hyper.moments_bound)
+  if unit == 'user':
+    shares = kernel.user_rows(own, jnp.int32(_LEAST_RESIDUAL**2))
+  else:
+    shares = kernel.rating_rows(own, hyper.moments_bound)
+  return kernel.second_moments(
+    shares, own.rated, hyper.count_weight, hyper.moments.spacing
+  )
+
+
+def _first(key: jax.Array, state: State, data: Data, unit: Unit) -> State:
+  """After the release of counts and residuals."""
+  hyper, sums = state.hyper, first_sums(state, data, unit)
   (draws,) = noise.draws(key, [sums.shape], data.by_user.mesh)
   noisy = _finite(hyper.means.add(sums, draws))
-  mean = item_means(noisy, hyper.counted, hyper.means.std) * hyper.width
-  sums = state.sums._replace(first=noisy)
-  return _with_items(state._replace(sums=sums, mean=mean))
+  return _with_means(state, noisy, hyper.means.std, unit)
 
 
-def _second(key: jax.Array, state: State, data: Data) -> State:
+def _with_means(
+  state: State, noisy: jax.Array, std: jax.Array, unit: Unit
+) -> State:
+  hyper, sums = state.hyper, state.sums._replace(first=noisy)
+  mean = item_means(noisy, hyper.counted, std) * hyper.width
+  return _with_items(state._replace(sums=sums, mean=mean, means_std=std), unit)
+
+
+def _again(draws: noise.Draws, state: State, data: Data) -> State:
+  """After the release of counts and residuals once more, by rating.
+
+  Privacy: the same integers as in the first step, with noise of their own in
+  each of ANSWERS. Of all answers their mean by precision is kept.
+  """
+  hyper, table = state.hyper, state.hyper.again
+  start = state._replace(mean=jnp.zeros_like(state.mean))
+  sums = first_sums(start, data, 'rating').T[..., None]
+  # As many of the draws as there are numbers.
+  draws = noise.Draws(*(part[:, : sums.shape[1]] for part in draws))
+  answers = jnp.broadcast_to(sums, draws.value.shape)
+  noisy = _finite(table.add(answers, draws)).mean(axis=-1).T
+  before = jnp.square(hyper.means.std)
+  now = jnp.square(table.std) / ANSWERS
+  both = (state.sums.first * now + noisy * before) / (before + now)
+  std = jnp.sqrt(before * now / (before + now))
+  return _with_means(state, both, std, 'rating')
+
+
+def pairs_pay(state: State) -> jax.Array:
+  """[] bool: whether pairs of items would be told from noise, by rating.
+
+  If each user had the mean number of ratings, by the noisy counts, of items
+  that are rated alike.
+  """
+  hyper, sums = state.hyper, state.sums
+  users, items = len(state.factors.user), len(state.mean)
+  number = jnp.sum(sums.first[:, 0]) / hyper.counted / users
+  together = users * jnp.clip(number, 0.0, items) ** 1.5 / items**2
+  error = hyper.moments.std * (0.5 / ANSWERS) ** 0.5 / _USUAL_SIZE
+  # The more of them a user has, the more pairs tell of one more.
+  least = jnp.maximum(_MIN_TOGETHER, _MIN_TOLD / jnp.maximum(number, 1.0))
+  return together >= hyper.pairs_from * least * error
+
+
+def _second(key: jax.Array, state: State, data: Data, unit: Unit) -> State:
+  """After the second release; by rating noisy counts say of what."""
+  items = len(state.mean)
+  # Answers last, so that the two draws of a pair are never for one number: a
+  # user's whole move would be in both, and the ends of the pair cost more.
+  shape = 2, items * (items + 1) // 2, ANSWERS
+  (draws,) = noise.draws(key, [shape], data.by_user.mesh)
+  if unit == 'user':
+    return _pairs(draws, state, data, unit)
+  return jax.lax.cond(
+    pairs_pay(state),
+    lambda state: _pairs(draws, state, data, unit),
+    lambda state: _again(draws, state, data),
+    state,
+  )
+
+
+def _pairs(draws: noise.Draws, state: State, data: Data, unit: Unit) -> State:
   """After the release of products of residuals and of counts.
 
-  Privacy: given the means, which the first step released, a user moves the
-  upper triangles of the integer sums by at most `Plan.sensitivity`, see
-  `second_moments`; what is below is a copy of what is above. Each of ANSWERS
-  has noise of its own.
+  Privacy: what is below the upper triangles is a copy of what is above. Each
+  of ANSWERS has noise of its own.
   """
-  hyper = state.hyper
-  sums = kernel.second_moments(
-    _residuals(state, data),
-    jnp.int32(_LEAST_RESIDUAL**2),
-    hyper.count_weight,
-    hyper.moments.spacing,
-  )
-  items = sums.shape[-1]
-  above = jnp.triu_indices(items)
+  hyper, sums = state.hyper, second_sums(state, data, unit)
+  above = jnp.triu_indices(sums.shape[-1])
   upper = sums[:, above[0], above[1]]
-  # Last, so that the two draws of a pair are never for one number: a user's
-  # whole move would be in both, and the ends of the pair cost more.
-  answers = jnp.broadcast_to(upper[..., None], (*upper.shape, ANSWERS))
-  (draws,) = noise.draws(key, [answers.shape], data.by_user.mesh)
+  answers = jnp.broadcast_to(upper[..., None], draws.value.shape)
   noisy = _finite(hyper.moments.add(answers, draws)).mean(axis=-1)
   noisy = noisy * jnp.where(above[0] == above[1], 1.0, 0.5**0.5)[None]
   full = jnp.zeros(sums.shape).at[:, above[0], above[1]].set(noisy)
   full = full.at[:, above[1], above[0]].set(noisy)
   full = full / jnp.stack([1.0, hyper.count_weight])[:, None, None]
-  return _with_items(state._replace(sums=state.sums._replace(second=full)))
+  sums = state.sums._replace(second=full)
+  return _with_items(state._replace(sums=sums), unit)
 
 
-def _residuals(state: State, data: Data) -> kernel.Residuals:
+def _residuals(state: State, data: Data, bound: jax.Array) -> kernel.Residuals:
   hyper = state.hyper
   return kernel.residuals(
     kernel.table(data.by_user),
     hyper.center + state.mean,
     hyper.width,
-    hyper.bias_ridge,
+    hyper.sent_ridge,
+    hyper.label_bound,
+    bound,
   )
 
 
@@ -233,14 +322,16 @@ def ascending(values: jax.Array) -> jax.Array:
   return jnp.max(jnp.where(first <= last, least, -jnp.inf), axis=0)
 
 
-def _with_items(state: State) -> State:
+def _with_items(state: State, unit: Unit) -> State:
   """The state with the item factors and the ridge that its sums give."""
   hyper, sums = state.hyper, state.sums
   rank = state.factors.item.shape[1] - 2
-  count = item_counts(sums.first, hyper.counted, hyper.means.std)
+  count = item_counts(sums.first, hyper.counted, state.means_std)
   std = hyper.moments.std / ANSWERS**0.5
-  stds = std, std / hyper.count_weight
-  matrix, told = covariance(sums.second, count, stds)
+  second, stds = sums.second, (std, std / hyper.count_weight)
+  if unit == 'rating':
+    second, stds = _in_own_units(second, stds)
+  matrix, told = covariance(second, count, stds)
   size, axes = eigen(_finite(matrix))
   ridge = jnp.maximum(jnp.quantile(size, _RIDGE_QUANTILE), 0.05)
   # Before the second step all sums are zero, and nothing is told.
@@ -250,30 +341,49 @@ def _with_items(state: State) -> State:
   return state._replace(factors=factors, ridge=jnp.where(told, ridge, 1.0))
 
 
+def _in_own_units(
+  second: jax.Array, stds: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+  """The second sums, and `stds`, as if residuals were 1 in size on average.
+
+  Users' rows of norm 1 are so in any case; where they are longer, the traces of
+  the two matrices tell the size.
+  """
+  products, together = (jnp.trace(matrix) for matrix in second)
+  size = products / jnp.maximum(together, stds[1])
+  size = jnp.clip(size, _LEAST_SIZE, 1.0)
+  return second.at[0].divide(size), (stds[0] / size, stds[1])
+
+
 def _items(vector: jax.Array, mean: jax.Array) -> jax.Array:
   """[I, D + 2]: vector, mean and a 1 for the user's bias."""
   mean = mean[:, None]
   return jnp.concatenate([vector, mean, jnp.ones_like(mean)], axis=1)
 
 
-def step(key: jax.Array, state: State, data: Data) -> State:
-  """One of the two releases. Privacy: see `moments`."""
-  state = jax.lax.cond(
-    state.done == 0,
-    functools.partial(_first, key, data=data),
-    functools.partial(_second, key, data=data),
-    state,
-  )
-  return state._replace(done=state.done + 1)
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """One of the two releases; equal for equal units. Privacy: see `moments`."""
+
+  unit: Unit
+
+  def __call__(self, key: jax.Array, state: State, data: Data) -> State:
+    state = jax.lax.cond(
+      state.done == 0,
+      lambda state: _first(key, state, data, self.unit),
+      lambda state: _second(key, state, data, self.unit),
+      state,
+    )
+    return state._replace(done=state.done + 1)
 
 
 def model(state: State, data: Data) -> Release:
   """Items, and what each user fits to their own ratings; not released."""
   hyper, item = state.hyper, state.factors.item
   prior = jnp.zeros(item.shape[1]).at[-2].set(1.0)
-  ridge = jnp.full_like(prior, state.ridge).at[-1].set(hyper.bias_ridge)
+  ridge = jnp.full_like(prior, state.ridge).at[-1].set(hyper.home_ridge)
   fit = Fit(prior, ridge.at[-2].set(jnp.inf))
-  count = item_counts(state.sums.first, hyper.counted, hyper.means.std)
+  count = item_counts(state.sums.first, hyper.counted, state.means_std)
   items = Release(Factors(None, item), hyper.center, fit, count)
   return fitted_users(data.by_user, items)
 
@@ -289,30 +399,31 @@ def moments(config: MomentsConfig) -> System:
 
   Privacy: each step releases sums over users of terms that are functions of
   their own ratings, and of what the step before released: Gaussian mechanisms
-  whose unit is a user. All answers together, adaptively, are one with 1/m^2 =
-  sum of 1/m_s^2 (Dong, Roth and Su 2022, Corollary 3.3). What there is depends
-  on public facts alone: settings, and the numbers of users and items. Means,
-  factors and ridge are computed from noisy sums.
-  What a user fits to the released items goes to that user only: joint
-  differential privacy, as for `dpals`. docs/privacy/moments.md has the proof.
+  whose unit is a user, or a rating. All answers together, adaptively, are one
+  with 1/m^2 = sum of 1/m_s^2 (Dong, Roth and Su 2022, Corollary 3.3). What
+  there is depends on public facts alone: settings, and the numbers of users and
+  items. Means, factors and ridge are computed from noisy sums. What a user fits
+  to the released items goes to that user only: joint differential privacy, as
+  for `dpals`, or by rating as for `power_mf`. docs/privacy/moments.md has the
+  proof.
   """
 
   def init(key: jax.Array, data: Data) -> State:
     del key  # nothing is random before the first release
     users, items = (rows.num_rows for rows in data)
-    check_size(users, items)
-    hyper, zero = hyper_of(config, users), jnp.zeros(items)
+    hyper, zero = hyper_of(config, users, items), jnp.zeros(items)
     rank = min(config.rank, items)
     factors = Factors(
       jnp.zeros((users, rank + 2)).at[:, -2].set(1.0),
       _items(jnp.zeros((items, rank)), zero),
     )
     sums = Sums(jnp.zeros((items, 2)), jnp.zeros((2, items, items)))
-    return State(factors, sums, zero, jnp.float32(1), jnp.int32(0), hyper)
+    std, one = hyper.means.std, jnp.float32(1)
+    return State(factors, sums, std, zero, one, jnp.int32(0), hyper)
 
   return System(
     init=init,
-    step=step,
+    step=Step(config.unit),
     model=model,
     steps=STEPS,
     guarantee=plan(config).guarantee,
@@ -321,23 +432,29 @@ def moments(config: MomentsConfig) -> System:
   )
 
 
-def hyper_of(config: MomentsConfig, num_users: int) -> Any:
-  """The traced settings for that many users."""
-  spacing = lattice_spacings(config, num_users)
+def hyper_of(config: MomentsConfig, num_users: int, num_items: int) -> Any:
+  """The traced settings for that many users and items."""
+  spacing = lattice_spacings(config, num_users, num_items)
   tables = {
-    name: noise.lattice_noise(
+    name.removeprefix('means '): noise.lattice_noise(
       std,
       spacing[name],
       limit='int32: use a larger epsilon',
     )
     for name, std in plan(config).noise.items()
   }
+  label, means, moments = bounds(config)
   return traced(
     config,
     'width',
     'center',
-    'bias_ridge',
+    'sent_ridge',
+    'home_ridge',
     'count_weight',
+    'pairs_from',
     counted=counted(config),
+    label_bound=label,
+    means_bound=means,
+    moments_bound=moments,
     **tables,
   )

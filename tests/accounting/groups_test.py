@@ -153,6 +153,7 @@ def test_tails_of_groups_are_above_any_way_to_move_the_draws():
     ('power_mf', {}),
     ('dpals', {}),
     ('moments', {}),
+    ('moments', {'unit': 'rating'}),
     ('local_mf', {'unit': 'user'}),
     ('objective_pmf', {'feature_share': 0.4}),
   ],

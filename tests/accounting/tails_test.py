@@ -39,6 +39,7 @@ DRAWN = [
   ('local_mf', {'unit': 'user'}, 1e-12),
   ('dpals', {}, 1e-3 * DELTA),
   ('moments', {}, 1e-2 * DELTA),
+  ('moments', {'unit': 'rating'}, 1e-2 * DELTA),
 ]
 
 

@@ -33,6 +33,7 @@ CASES = {
   'local_ranking': ('local_ranking', {'rank': 0}),
   'dpals': ('dpals', {'steps': 2}),
   'moments': ('moments', {'rank': 2}),
+  'moments, rating': ('moments', {'rank': 2, 'unit': 'rating'}),
 }
 
 

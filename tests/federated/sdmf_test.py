@@ -22,9 +22,9 @@ from deployments import (
   windows,
 )
 
-from benchmarks.federated.results import bytes_table
 from dpmf_jax.federated import checks, messages, sdmf_protocol
 from dpmf_jax.federated.asking import TooFewNodesError
+from dpmf_jax.federated.journal import bytes_table
 from dpmf_jax.federated.messages import Kind
 from dpmf_jax.federated.plan import Node, read_plan, write_plan
 from dpmf_jax.rows import training_data

@@ -42,6 +42,7 @@ def flags(path, output, *more):
   )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_killed_comparison_goes_on(launch, ratings_file, tmp_path):
   output = tmp_path / 'out'
   given = flags(ratings_file, output)

@@ -45,7 +45,8 @@ def run(folder, ratings_file, launch):
   output = folder / 'run'
   done = launch(
     'train', f'--ratings={ratings_file}', '--epsilon=3', f'--output={output}',
-    '--system=gaussian_mf', '--steps=10', alone=True,
+    '--system=gaussian_mf', '--steps=10', f'--curves={folder / "curve.csv"}',
+    alone=True,
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
   return output, done
@@ -83,6 +84,30 @@ def test_metrics_are_complete(run):
     assert len(cdf[part]) == 17
     assert cdf[part] == sorted(cdf[part])
     assert cdf[part][-1] == 1
+
+
+def test_curves_are_those_of_the_metrics(run, folder):
+  curve = read(run[0] / 'metrics.json')['curve']
+  with (folder / 'curve.csv').open() as file:
+    rows = list(csv.DictReader(file))
+  assert [float(row['test_rmse']) for row in rows] == [
+    point['test_rmse'] for point in curve
+  ]
+  assert stat.S_IMODE((folder / 'curve.csv').stat().st_mode) == 0o600
+
+
+def test_a_package_that_is_missing_is_named(launch, ratings_file, tmp_path):
+  done = launch(
+    'train', f'--ratings={ratings_file}', '--epsilon=3',
+    f'--output={tmp_path / "out"}', '--tensorboard=logs',
+    before='import sys; sys.modules |= dict.fromkeys('
+    "['tensorboardX', 'torch.utils.tensorboard'])",
+  )  # fmt: skip
+  assert done.returncode == 2
+  assert done.stderr == (
+    'error: --tensorboard=logs needs a package that writes such logs: pip '
+    'install tensorboardX\n'
+  )
 
 
 def test_certificate_is_of_this_run(run):

@@ -13,10 +13,12 @@ import dpmf_jax
 from dpmf_jax import training
 from dpmf_jax.evaluation import comparison
 from dpmf_jax.ratings import splits
+from dpmf_jax.runs.entries import entries_of
 
 PLAIN = {'epsilons': [1, 5], 'seeds': 2, 'devices': 1, 'progress': False}
 SOUND = 'gaussian_mf:steps=2'
 PAPER = 'gaussian_mf:paper:steps=30'
+OPEN = 'nonprivate:steps=1:rank=2'
 
 
 @pytest.fixture(scope='module')
@@ -24,7 +26,7 @@ def kept(small_ratings, tmp_path_factory):
   """A comparison of what is proved, claimed and neither, and its folder."""
   folder = tmp_path_factory.mktemp('compare') / 'out'
   found = dpmf_jax.compare(
-    small_ratings, systems=[SOUND, PAPER], output=folder, **PLAIN
+    small_ratings, systems=[SOUND, PAPER, OPEN], output=folder, **PLAIN
   )
   return found, folder
 
@@ -37,7 +39,7 @@ def test_there_is_a_row_for_each_system_and_epsilon(kept):
   found, _ = kept
   asked = [(row['system'], row['epsilon']) for row in found.rows]
   assert asked == [
-    (SOUND, 1), (SOUND, 5), (PAPER, 1), (PAPER, 5), ('als', None),
+    (SOUND, 1), (SOUND, 5), (PAPER, 1), (PAPER, 5), (OPEN, None),
     ('global mean', None), ('user mean', None), ('item mean', None),
     ('bias', None),
   ]  # fmt: skip
@@ -46,7 +48,7 @@ def test_there_is_a_row_for_each_system_and_epsilon(kept):
 
 def test_a_claim_is_not_in_the_place_of_a_proof(kept):
   found, _ = kept
-  proved, claimed, plain = (rows_of(found, s) for s in (SOUND, PAPER, 'als'))
+  proved, claimed, plain = (rows_of(found, s) for s in (SOUND, PAPER, OPEN))
   assert [row['proved_epsilon'] for row in proved] == pytest.approx(
     [1, 5], 1e-3
   )
@@ -153,7 +155,7 @@ def test_what_is_there_is_not_run_again(kept, small_ratings, monkeypatch):
   before = (folder / 'cells.jsonl').read_text()
   monkeypatch.setattr('dpmf_jax.runs.compare.fit', None)  # would be called
   again = dpmf_jax.compare(
-    small_ratings, systems=[SOUND, PAPER], output=folder, **PLAIN
+    small_ratings, systems=[SOUND, PAPER, OPEN], output=folder, **PLAIN
   )
   assert again.rows == found.rows
   assert (folder / 'cells.jsonl').read_text() == before
@@ -176,18 +178,18 @@ def killed_after(runs, monkeypatch):
 def test_a_killed_comparison_goes_on(
   small_ratings, tmp_path, monkeypatch, runs
 ):
-  call = {'systems': [SOUND], 'output': tmp_path / 'out', **PLAIN}
+  call = {'systems': [SOUND, OPEN], 'output': tmp_path / 'out', **PLAIN}
   killed_after(runs, monkeypatch)
   with pytest.raises(KeyboardInterrupt):
     dpmf_jax.compare(small_ratings, **call)
   lines = (tmp_path / 'out' / 'cells.jsonl').read_text().splitlines()
   systems = [json.loads(line)['system'] for line in lines]
-  assert systems == [SOUND, SOUND, 'als', 'baselines'][: len(lines)]
+  assert systems == [SOUND, SOUND, OPEN, 'baselines'][: len(lines)]
   assert len(lines) == (1 if runs == 1 else 4)
   killed_after(6 - runs, monkeypatch)
   found = dpmf_jax.compare(small_ratings, **call)
   monkeypatch.undo()
-  whole = dpmf_jax.compare(small_ratings, systems=[SOUND], **PLAIN)
+  whole = dpmf_jax.compare(small_ratings, systems=[SOUND, OPEN], **PLAIN)
   strip = lambda rows: [{**row, 'seconds': 0} for row in rows]
   assert strip(found.rows) == strip(whole.rows)
 
@@ -197,7 +199,7 @@ def test_other_ratings_settings_or_versions_are_run_again(
 ):
   _, folder = kept
   killed_after(0, monkeypatch)
-  call = {'systems': [SOUND, PAPER], 'output': folder, **PLAIN}
+  call = {'systems': [SOUND, PAPER, OPEN], 'output': folder, **PLAIN}
   other = small_ratings.take(np.arange(len(small_ratings)) > 0)
   for change in ({'delta': 1e-5}, {'test_fraction': 0.3}, {'overwrite': True}):
     with pytest.raises(KeyboardInterrupt):
@@ -223,13 +225,31 @@ def test_what_is_held_out(small_ratings, how, said, runs):
     users, items, small_ratings.value, scale=(1, 5), timestamps=items + users
   )
   found = dpmf_jax.compare(
-    ratings, systems=[SOUND], epsilons=[2], devices=1, progress=False, **how
+    ratings,
+    systems=[SOUND, OPEN],
+    epsilons=[2],
+    devices=1,
+    progress=False,
+    **how,
   )
   assert said in str(found)
   assert {row['runs'] for row in found.rows} == {runs}
   assert (found.rows[0]['rmse_se'] is None) == (runs == 1)
 
 
+@pytest.mark.parametrize(
+  ('task', 'added'), [('rating', 'als'), ('ranking', 'ease')]
+)
+def test_a_model_without_privacy_is_beside_them(small_ratings, task, added):
+  labels = lambda *systems: [
+    entry.label
+    for entry in entries_of(systems, [1.0], None, task, small_ratings)
+  ]
+  assert labels('auto') == ['auto', added, 'baselines']
+  assert labels('auto', OPEN) == ['auto', OPEN, 'baselines']
+
+
+@pytest.mark.slow
 def test_lists(small_ratings):
   found = dpmf_jax.compare(
     small_ratings,

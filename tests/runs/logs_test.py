@@ -133,7 +133,7 @@ def test_another_writer_will_do(monkeypatch, writers):
   for name in ('torch', 'torch.utils'):
     monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
   monkeypatch.setitem(sys.modules, 'torch.utils.tensorboard', torch)
-  assert logs._summary_writer() == 'that of torch'
+  assert logs._summary_writer('board') == 'that of torch'
 
 
 def test_they_are_not_beside_what_is_released(small_ratings, tmp_path, writers):

@@ -159,6 +159,7 @@ def test_guarantee_is_complete(case):
     ('local_mf', {'unit': 'user'}),
     ('power_mf', {'rank': 0}),
     ('ranking_mf', {'unit': 'rating'}),
+    ('moments', {'unit': 'rating'}),
   ],
 )  # fmt: skip
 def test_every_proof_says_that_floats_are_taken_to_be_the_same(name, settings):

@@ -875,6 +875,65 @@ def test_means_are_shrunk_by_their_errors():
   assert error < np.mean((truth - truth.mean()) ** 2)
 
 
+@pytest.mark.parametrize('spread', [0.04, 0.25, 0.6])
+def test_the_spread_of_means_is_seen_in_noisy_sums(spread):
+  rng = np.random.default_rng(7)
+  count = rng.exponential(20, 2000)
+  variance = 100 + count * 0.8
+  truth = 0.3 + spread**0.5 * rng.normal(size=2000)
+  sums = count * truth + np.sqrt(variance) * rng.normal(size=2000)
+  given = [jnp.asarray(x, 'float32') for x in (sums, count, variance)]
+  usual = jnp.float32(0.25)
+  found = dpals_items.spread_of_means(*given, usual)
+  assert float(found) == pytest.approx(spread, rel=0.25)
+  # Where noise hides it, the usual one is left.
+  given[2] = given[2] + 1e9
+  hidden = dpals_items.spread_of_means(*given, usual)
+  assert float(hidden) == pytest.approx(0.25, rel=1e-3)
+
+
+def updated_items(per_user):
+  """After a sweep in which 1,000 users had so many ratings, of 200 items."""
+  items = dpals_items.start(jax.random.key(0), 200, 0, jnp.float32(1))
+  noisy = jnp.full((200, 2), per_user * 1000 / 200).at[:, 0].multiply(0.5)
+  return dpals_items.updated(
+    items, noisy, jnp.float32(2), num_users=1000, quarter=jnp.float32(1),
+    count_scale=jnp.float32(0.5), contribution=jnp.float32(4),
+    vector_share=jnp.float32(0), adaptivity=jnp.float32(0.4),
+    memory=jnp.float32(0.4),
+  )  # fmt: skip
+
+
+def test_where_users_have_few_ratings_these_weigh_more():
+  few, many = updated_items(2.0), updated_items(40.0)
+  assert float(few.own) == pytest.approx(2, abs=0.1)
+  # Those of 105 have a weight of 0.38 each: a norm of 4.
+  assert float(many.own) == pytest.approx(40**2 * 1.05 / 16, rel=0.01)
+  # A user of two has a norm of 1.45 as it is, and 4 are allowed.
+  np.testing.assert_allclose(few.weight, 4 / np.sqrt(2.1 * 1.05), rtol=0.05)
+  np.testing.assert_allclose(many.weight, 1.0, rtol=0.05)
+
+
+def test_no_vectors_are_tried_where_users_have_few_ratings(crowd):
+  data = training_data(crowd)
+  system = dpals.dpals(settings(rank=2, steps=12, epsilon=50.0, delta=1e-3))
+  state = jax.jit(system.step)(
+    jax.random.key(0), system.init(jax.random.key(0), data), data
+  )
+  votes = jnp.zeros(12)
+  shares = [
+    float(
+      dpals._after(
+        state._replace(done=jnp.int32(0)),
+        state.items._replace(own=jnp.float32(own)),
+        votes,
+      ).share
+    )
+    for own in (3.0, 8.0)
+  ]
+  assert shares == [0.0, pytest.approx(1.2)]
+
+
 # Choice and accuracy.
 
 

@@ -1,5 +1,6 @@
 import dataclasses
 import fractions
+import functools
 from typing import Any
 
 import jax
@@ -19,9 +20,12 @@ from dpmf_jax.plans.moments import (
   MAX_DRAWS,
   MAX_ITEMS,
   MomentsConfig,
+  bounds,
   check_size,
   lattice_spacings,
   plan,
+  residual_move,
+  sensitivities,
 )
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import device_mesh, training_data
@@ -35,7 +39,8 @@ ITEMS = 12
 
 def settings(**more):
   common = {
-    'relation': 'add_remove', 'scale': SCALE, 'delta': 1e-5, 'epsilon': 5.0,
+    'unit': 'user', 'relation': 'add_remove', 'scale': SCALE, 'delta': 1e-5,
+    'epsilon': 5.0,
   }  # fmt: skip
   return MomentsConfig(**{**common, **more})
 
@@ -66,32 +71,35 @@ def upper(matrices):
   return np.asarray(matrices, int)[..., above[0], above[1]]
 
 
-@jax.jit
-def _sums(state, data):
-  hyper = state.hyper
-  own = moments._residuals(state, data)
-  first = kernel.first_moments(own, hyper.counted, hyper.means.spacing)
-  second = kernel.second_moments(
-    own, LEAST, hyper.count_weight, hyper.moments.spacing
-  )
-  return first, second
+@functools.partial(jax.jit, static_argnums=2)
+def _sums(state, data, unit: Unit = 'user'):
+  first = moments.first_sums(state, data, unit)
+  return first, moments.second_sums(state, data, unit)
 
 
-def released_numbers(state, data):
+def released_numbers(state, data, unit: Unit = 'user'):
   """The integers of both steps that get noise, for these means."""
-  first, second = _sums(state, data)
+  first, second = _sums(state, data, unit)
   return {'means': np.asarray(first, int), 'moments': upper(second)}
 
 
-_first = jax.jit(moments._first)
+_first = jax.jit(moments._first, static_argnums=3)
 _residuals = jax.jit(moments._residuals)
-_first_moments = jax.jit(kernel.first_moments)
-_second_moments = jax.jit(kernel.second_moments)
+_first_moments = jax.jit(
+  lambda own, counted, spacing: kernel.first_moments(
+    own, counted, kernel.user_weights(own, counted), spacing
+  )
+)
+_second_moments = jax.jit(
+  lambda own, least, weight, spacing: kernel.second_moments(
+    kernel.user_rows(own, least), own.rated, weight, spacing
+  )
+)
 
 
 def after_means(config, data):
   state = moments.moments(config).init(jax.random.key(0), data)
-  return _first(jax.random.key(1), state, data)
+  return _first(jax.random.key(1), state, data, config.unit)
 
 
 # Sensitivity: take one user away.
@@ -102,7 +110,7 @@ def test_removing_a_user_moves_sums_by_their_own_terms(crowd, count_weight):
   config = settings(count_weight=count_weight)
   state = after_means(config, training_data(crowd))
   total = released_numbers(state, training_data(crowd))
-  spacing = lattice_spacings(config, 50)
+  spacing = lattice_spacings(config, 50, ITEMS)
   lengths = {'means': [], 'moments': []}
   for user in EXTREME:
     rest = released_numbers(
@@ -138,7 +146,7 @@ def test_terms_are_those_of_slow_loops(crowd):
     second[0][np.ix_(items, items)] += np.outer(x, x)
     second[1][np.ix_(items, items)] += 0.16 / len(items)
   second *= np.where(np.eye(ITEMS), 1.0, 2**0.5)
-  spacing = lattice_spacings(config, 50).values()
+  spacing = lattice_spacings(config, 50, ITEMS).values()
   wanted = zip(_sums(state, data), spacing, (first, second), strict=True)
   for found, spacing, want in wanted:
     np.testing.assert_allclose(np.asarray(found) * spacing, want, atol=1e-3)
@@ -149,7 +157,8 @@ def test_a_bound_that_forgets_something_would_be_seen(crowd):
   config = settings(count_weight=1.0)
   data = training_data(crowd.take(crowd.user == 1))
   state = after_means(config, training_data(crowd))
-  hyper, own = state.hyper, _residuals(state, data)
+  hyper = state.hyper
+  own = _residuals(state, data, hyper.moments_bound)
   bound = plan(config).sensitivity['moments']
   spacing = float(hyper.moments.spacing)
 
@@ -171,7 +180,7 @@ def test_a_bound_that_forgets_something_would_be_seen(crowd):
     * float(hyper.means.spacing)
   )
   lone = training_data(crowd.take(crowd.user == 3))
-  own = _residuals(state, lone)
+  own = _residuals(state, lone, hyper.means_bound)
   assert first(own) <= 1
   assert (
     first(own._replace(number=own.number * 0, square=own.square // 2)) > 1.3
@@ -204,8 +213,9 @@ def test_squares_of_the_loudest_user_do_not_wrap():
     None
   ] * jnp.ones((2, 1)))  # fmt: skip
   own = kernel.residuals(
-    loud, jnp.zeros(MAX_ITEMS), jnp.float32(4), jnp.float32(1e-3)
-  )
+    loud, jnp.zeros(MAX_ITEMS), jnp.float32(4), jnp.float32(1e-3), most,
+    2 * most,
+  )  # fmt: skip
   exact = (np.asarray(own.value, np.int64) ** 2).sum(axis=1)
   np.testing.assert_array_equal(own.square, exact)
   assert exact.max() == MAX_ITEMS * most**2
@@ -220,7 +230,7 @@ def test_sums_of_everybody_do_not_wrap():
     config = settings(count_weight=3.0)
     state = moments.moments(config).init(jax.random.key(0), data)
     first, second = _sums(state, data)
-    spacing = lattice_spacings(config, count)
+    spacing = lattice_spacings(config, count, 2)
     assert count * 3.0 <= spacing['moments'] * 2**30
     trace = np.trace(second[1]) * spacing['moments']
     assert trace == pytest.approx(count * 3.0, rel=1e-4)
@@ -236,7 +246,9 @@ def test_means_that_are_not_finite_tell_nothing(crowd, no_number):
   state = state._replace(mean=state.mean.at[3:].set(no_number))
   own = released_numbers(state, training_data(crowd.take(crowd.user == 0)))
   for name, bound in plan(config).sensitivity.items():
-    length = np.linalg.norm(own[name] * lattice_spacings(config, 50)[name])
+    length = np.linalg.norm(
+      own[name] * lattice_spacings(config, 50, ITEMS)[name]
+    )
     assert length <= bound
 
 
@@ -268,6 +280,225 @@ def test_sums_do_not_depend_on_places_or_devices(crowd):
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
+# Sensitivity by rating: take one rating away.
+
+BY_RATING = {'unit': 'rating'}
+
+
+def test_taking_a_rating_away_moves_sums_by_its_users_terms_alone(crowd):
+  """All ratings of extreme users, and some of others, one at a time."""
+  config = settings(**BY_RATING)
+  numbers = functools.partial(released_numbers, unit='rating')
+  state = after_means(config, training_data(crowd))
+  total = numbers(state, training_data(crowd))
+  spacing = lattice_spacings(config, 50, ITEMS)
+  places = [
+    *np.flatnonzero(crowd.user < 2)[::5],
+    *np.flatnonzero((crowd.user > 1) & (crowd.user < 7)),
+  ]
+  moved = {'means': [], 'moments': []}
+  for place in places:
+    without = np.arange(len(crowd)) != place
+    # With somebody else, as there must be ratings.
+    own = np.isin(crowd.user, [crowd.user[place], 49])
+    rest, one, other = (
+      numbers(state, training_data(crowd.take(kept)))
+      for kept in (without, own, own & without)
+    )
+    for name, lengths in moved.items():
+      move = total[name] - rest[name]
+      # Exactly: no other user's term changed by a single step.
+      np.testing.assert_array_equal(move, one[name] - other[name])
+      lengths.append(np.linalg.norm(move * spacing[name]))
+  for name, lengths in moved.items():
+    assert 0.5 * plan(config).sensitivity[name] < max(lengths)
+    assert max(lengths) <= plan(config).sensitivity[name]
+
+
+def one_by_one(config, labels, rated):
+  """Integers of both steps of users [N, I] with these labels, each alone.
+
+  Through the kernels as the system calls them.
+  """
+  users, items = labels.shape
+  hyper = moments.hyper_of(config, 50, items)
+  value = jnp.asarray(labels / 2.0**LABEL_BITS, 'float32')
+
+  def terms(value, rated):
+    given = kernel.Table(rated[None], value[None])
+    parts = jnp.zeros(items), jnp.float32(1), hyper.sent_ridge
+    first, second = (
+      kernel.residuals(given, *parts, hyper.label_bound, bound)
+      for bound in (hyper.means_bound, hyper.moments_bound)
+    )
+    means = kernel.first_moments(
+      first, hyper.counted, jnp.ones(1), jnp.float32(1)
+    )
+    pairs = kernel.second_moments(
+      kernel.rating_rows(second, hyper.moments_bound),
+      second.rated, hyper.count_weight, hyper.moments.spacing,
+    )  # fmt: skip
+    return means, pairs, second.value[0]
+
+  means, pairs, row = jax.jit(jax.vmap(terms))(value, jnp.asarray(rated))
+  spacing = float(hyper.moments.spacing)
+  flat = upper(pairs).reshape(users, -1) * spacing
+  return np.asarray(means, int).reshape(users, -1), flat, np.asarray(row, int)
+
+
+def candidates(rng, users, items, label):
+  """Labels that are alike, or opposite, or anything, of a few or all items."""
+  sign = np.where(rng.random((users, items)) < rng.random((users, 1)), 1, -1)
+  size = rng.random((users, 1)) ** np.where(rng.random((users, 1)) < 0.5, 1, 9)
+  labels = np.rint(label * sign * (1 - size * rng.random((users, items))))
+  number = rng.integers(1, items + 1, (users, 1))
+  rated = np.arange(items)[None] < number
+  labels[:, 0] = label * np.where(rng.random(users) < 0.7, -1, 1)
+  return labels, rated
+
+
+@pytest.mark.parametrize(
+  ('more', 'reached'),
+  # Where little is left of residuals, others move along with their row.
+  [({}, 0.8), ({'clip': 0.1}, 0.65), ({'count_weight': 1.0}, 0.8)],
+)
+def test_no_rating_that_is_searched_for_moves_more_than_is_stated(
+  more, reached
+):
+  """The search starts at random, and goes on from what moved most."""
+  config = settings(**BY_RATING, **more)
+  rng = np.random.default_rng(1)
+  bound, label = plan(config).sensitivity, bounds(config).label
+  items, users = 24, 400
+
+  def moves(labels, rated):
+    less = rated.copy()
+    less[:, 0] = False
+    both = zip(
+      one_by_one(config, labels, rated),
+      one_by_one(config, np.where(less, labels, 0), less),
+      strict=True,
+    )
+    return [np.linalg.norm(a - b, axis=1) for a, b in both]
+
+  labels, rated = candidates(rng, users, items, label)
+  best = np.zeros(3)
+  for _ in range(6):
+    found = moves(labels, rated)
+    best = np.maximum(best, [each.max() for each in found])
+    # A quarter of each kind that moved most, changed a little.
+    chosen = np.concatenate([np.argsort(-each)[:33] for each in found])
+    chosen = rng.choice(chosen, users)
+    changed = rng.random((users, items)) < 0.15
+    other, more_rated = candidates(rng, users, items, label)
+    labels = np.where(changed, other, labels[chosen])
+    rated = np.where(rng.random((users, 1)) < 0.1, more_rated, rated[chosen])
+  means, products, row = best
+  assert 0.95 * bound['means'] < means <= bound['means']
+  assert row <= residual_move(config, bounds(config).moments)
+  # What is left is for cuts, which are finer for few users and items.
+  assert reached * bound['moments'] < products <= bound['moments']
+
+
+def test_a_row_moves_by_what_is_stated_and_hardly_less():
+  """As many others as move most, all highest, and then one that is lowest."""
+  config = settings(**BY_RATING)
+  label, _, clip = bounds(config)
+  rated = np.tril(np.ones((40, 40), bool))
+  labels = np.where(np.arange(40) == 0, -label, label) * np.ones((40, 1))
+  less = rated & (np.arange(40) > 0)[None]
+  after, before = (
+    one_by_one(config, np.where(each, labels, 0), each)[2]
+    for each in (rated, less)
+  )
+  length = np.linalg.norm(after - before, axis=1).max()
+  stated = residual_move(config, clip)
+  assert 0.97 * stated < length <= stated
+  assert stated < 1.1 * clip
+  # Planted: a bound that forgets that biases move, or that they are rounded.
+  assert length > 1.02 * clip
+
+
+def test_products_over_norms_move_by_sqrt_2_at_most():
+  """The identity of the proof, and that nothing smaller would do."""
+  rng = np.random.default_rng(3)
+  term = lambda e: np.outer(e, e) / max(np.linalg.norm(e), 1e-300)
+  largest = 0.0
+  for _ in range(500):
+    size = rng.integers(1, 9)
+    a, b = rng.normal(size=(2, size)) * (0.01 + rng.random((2, 1)) ** 4)
+    b = a + b * rng.choice([1.0, 1e-3])
+    p, q = np.linalg.norm(a), np.linalg.norm(b)
+    cos = a @ b / (p * q)
+    exact = 2 * np.square(a - b).sum() - (p - q) ** 2
+    exact -= 2 * p * q * (1 - cos) ** 2
+    moved = np.square(term(a) - term(b)).sum()
+    assert moved == pytest.approx(exact, rel=1e-6, abs=1e-12)
+    largest = max(largest, moved / np.square(a - b).sum())
+  assert 1.99 < largest <= 2 + 1e-6
+
+
+def test_a_bound_by_rating_that_forgets_something_would_be_seen():
+  """Planted: rows that are not clipped, or shortened as those of users."""
+  config = settings(**BY_RATING, count_weight=1.0)
+  bound, hyper = plan(config).sensitivity, moments.hyper_of(config, 50, ITEMS)
+  spacing = float(hyper.moments.spacing)
+  label = bounds(config).label
+  labels = np.where(np.arange(ITEMS) % 2, label, -label) * 1.0
+  rated = np.ones(ITEMS, bool)
+
+  def sums(labels, rated, rows, clip, ridge=hyper.sent_ridge):
+    value = jnp.asarray(labels / 2.0**LABEL_BITS, 'float32')
+    own = kernel.residuals(
+      kernel.Table(jnp.asarray(rated)[None], value[None]),
+      jnp.zeros(ITEMS), jnp.float32(1), ridge, hyper.label_bound, clip,
+    )  # fmt: skip
+    return kernel.second_moments(
+      rows(own), own.rated, hyper.count_weight, hyper.moments.spacing
+    )
+
+  def moved(rows, clip=hyper.moments_bound, labels=labels, place=0):
+    less = rated & (np.arange(ITEMS) != place)
+    both, one = (sums(labels, each, rows, clip) for each in (rated, less))
+    return np.asarray(both - one) * spacing
+
+  right = lambda own: kernel.rating_rows(own, hyper.moments_bound)
+  length = lambda move: np.linalg.norm(upper(move / spacing) * spacing)
+  assert length(moved(right)) <= bound['moments']
+  # Residuals as large as labels and biases allow.
+  assert length(moved(right, 2**10)) > 1.05 * bound['moments']
+  # Products that are not divided by a norm.
+  whole = lambda own: right(own)._replace(
+    row=own.value.astype('float32') / hyper.moments_bound
+  )
+  assert length(moved(whole)) > 1.5 * bound['moments']
+  # Counts that are not, either.
+  counts = lambda own: right(own)._replace(part=jnp.ones(1))
+  assert length(moved(counts)) > 1.5 * bound['moments']
+  # The whole matrix, off the diagonal with its factor, and not a triangle.
+  assert np.linalg.norm(moved(right)) > 1.1 * bound['moments']
+  # Counts that were left out of the sensitivity.
+  less = sensitivities(settings(**BY_RATING, count_weight=1e-3))
+  assert length(moved(right)) > 1.1 * less['moments']
+
+
+def test_cuts_and_sums_by_rating_stay_within_what_is_stated():
+  config = settings(**BY_RATING, epsilon=1.0)
+  for users, items in ((4, 3), (24_983, 100), (2**20, 31), (33_000, 1_000)):
+    spacing = lattice_spacings(config, users, items)
+    cuts = spacing['moments'] * (items * (items + 1)) ** 0.5
+    # With a thousandth for float32: 13 roundings of terms with a norm of at
+    # most the square root of I, of both data sets.
+    rounded = 2 * 20 * 2.0**-23 * 1_000**0.5 * 2**0.5
+    assert cuts + rounded < 0.125 + 1e-3
+    assert users <= spacing['moments'] * 2**30
+    assert users * 2**LABEL_BITS <= 2**30
+    for name, std in plan(config).noise.items():
+      assert std <= 2**22 * spacing[name]
+  with pytest.raises(ValueError, match=r'epsilon=0\.001 needs more noise'):
+    lattice_spacings(settings(**BY_RATING, epsilon=1e-3), 1000, 500)
+
+
 # Noise.
 
 
@@ -281,12 +512,12 @@ def test_noise_is_what_the_plan_says_and_symmetric(crowd):
   @jax.jit  # leaves out what is computed from the sums
   @jax.vmap
   def runs(one, other):
-    first = moments._first(one, start, data).sums.first
-    return first, moments._second(other, state, data).sums.second
+    first = moments._first(one, start, data, 'user').sums.first
+    return first, moments._second(other, state, data, 'user').sums.second
 
   first, noisy = map(np.asarray, runs(keys(5), keys(6)))
   exact = released_numbers(start, data)['means']
-  exact = exact * lattice_spacings(config, 50)['means']
+  exact = exact * lattice_spacings(config, 50, ITEMS)['means']
   std = plan(config).noise['means']
   assert np.std(first - exact[None]) == pytest.approx(std, rel=0.03)
   np.testing.assert_array_equal(noisy, noisy.transpose(0, 1, 3, 2))
@@ -301,6 +532,37 @@ def test_noise_is_what_the_plan_says_and_symmetric(crowd):
   flat = noisy[:, :, above[0], above[1]].reshape(400, -1)
   alike = np.corrcoef(flat.T) - np.eye(flat.shape[1])
   assert np.abs(alike).max() < 0.35
+
+
+def test_too_few_ratings_for_pairs_are_asked_for_again():
+  """By noisy counts; what is kept has the noise of all answers together."""
+  rows = [(u, i, 5.0 - (u + i) % 2) for u in range(300) for i in range(2)]
+  data = training_data(table(rows, 300, ITEMS))
+  config = settings(**BY_RATING, epsilon=0.5)
+  start = moments.moments(config).init(jax.random.key(0), data)
+  state = _first(jax.random.key(1), start, data, 'rating')
+  assert not moments.pairs_pay(state)
+
+  @jax.jit
+  @jax.vmap
+  def runs(one, other):
+    state = moments._first(one, start, data, 'rating')
+    state = moments._second(other, state, data, 'rating')
+    return tuple(state.sums)
+
+  keys = lambda seed: jax.random.split(jax.random.key(seed), 300)
+  first, second = map(np.asarray, runs(keys(2), keys(3)))
+  exact = released_numbers(start, data, 'rating')['means']
+  made = plan(config)
+  event = made.guarantee.event
+  assert isinstance(event, accounting.Gaussian)
+  std = event.noise_multiplier * made.sensitivity['means']
+  assert np.std(first - exact[None]) == pytest.approx(std, rel=0.03)
+  assert not second.any()
+  many = [(u, i, 5.0 - (u + i) % 2) for u in range(300) for i in range(ITEMS)]
+  full = training_data(table(many, 300, ITEMS))
+  state = _first(jax.random.key(1), start, full, 'rating')
+  assert moments.pairs_pay(state)
 
 
 @pytest.mark.parametrize('items', [1, 12, 23])
@@ -319,10 +581,10 @@ def test_a_pair_of_draws_is_never_for_one_number_twice(items, monkeypatch):
 
   monkeypatch.setattr(noise, '_pairs', paired)
   monkeypatch.setattr(noise.LatticeNoise, 'add', kept)
-  monkeypatch.setattr(moments, '_with_items', lambda state: state)
+  monkeypatch.setattr(moments, '_with_items', lambda state, unit: state)
   data = training_data(table([(0, 0, 5.0)], 3, items))
   state = moments.moments(settings()).init(jax.random.key(0), data)
-  moments._second(jax.random.key(1), state, data)
+  moments._second(jax.random.key(1), state, data, 'user')
   (pairs,) = drawn
   assert pairs.shape == (2, items * (items + 1) // 2, ANSWERS)
   assert len(np.unique(pairs)) > 0.99 * pairs.size / 2
@@ -341,22 +603,29 @@ def test_one_rating_moves_more_than_a_user_who_comes():
     for rows in ([(0, 0, 5.0), (0, 1, 4.0)], [(0, 1, 4.0)])
   )
   moved = both['moments'] - one['moments']
-  length = np.linalg.norm(moved * lattice_spacings(config, 50)['moments'])
+  length = np.linalg.norm(
+    moved * lattice_spacings(config, 50, ITEMS)['moments']
+  )
   bound = plan(config).sensitivity['moments']
   assert 1.3 * bound < length <= 2 * bound
 
 
+@pytest.mark.parametrize('unit', ['user', 'rating'])
 @pytest.mark.parametrize(
-  ('epsilon', 'share'), [(0.01, 0.2), (0.1, 0.9), (1.0, 0.02), (20.0, 0.2)]
+  ('epsilon', 'share'), [(0.05, 0.2), (0.1, 0.9), (1.0, 0.02), (20.0, 0.2)]
 )
-def test_the_two_steps_spend_what_is_stated(epsilon, share):
-  config = settings(epsilon=epsilon, means_share=share)
+def test_the_two_steps_spend_what_is_stated(epsilon, share, unit):
+  config = settings(epsilon=epsilon, means_share=share, unit=unit)
   made = plan(config)
   answers = {'means': 1, 'moments': ANSWERS}
-  spent = sum(
-    answers[name] * (made.sensitivity[name] / std) ** 2
+  each = {
+    name: (made.sensitivity[name] / std) ** 2
     for name, std in made.noise.items()
-  )
+  }
+  # By rating the second step asks for one of two, each at the same cost.
+  again = each.get('means again', each['moments'])
+  assert again == pytest.approx(each['moments'], rel=1e-12)
+  spent = sum(number * each[name] for name, number in answers.items())
   event = made.guarantee.event
   assert isinstance(event, accounting.Gaussian)
   assert spent < event.noise_multiplier**-2
@@ -372,18 +641,21 @@ def test_the_two_steps_spend_what_is_stated(epsilon, share):
     std / made.sensitivity[name] for name, std in made.noise.items()
   )
   for users in (1, 100, 10**6):
-    for name, spacing in lattice_spacings(config, users).items():
+    for name, spacing in lattice_spacings(config, users, 10).items():
       assert made.noise[name] <= 2**22 * spacing
       assert users * max(1.0, config.count_weight) <= spacing * 2**30
 
 
 def test_sizes_that_are_not_paid_for_are_refused():
   assert MAX_ITEMS * (MAX_ITEMS + 1) <= MAX_DRAWS
-  check_size(1000, MAX_ITEMS)
-  with pytest.raises(ValueError, match='num_items=1001 must be at most 1000'):
-    check_size(1000, MAX_ITEMS + 1)
-  with pytest.raises(ValueError, match='system=moments, which makes a table'):
-    check_size(MAX_CELLS // 100 + 1, 100)
+  for unit in ('user', 'rating'):
+    check_size(unit, 1000, MAX_ITEMS)
+    with pytest.raises(ValueError, match='num_items=1001 must be at most 1000'):
+      check_size(unit, 1000, MAX_ITEMS + 1)
+    with pytest.raises(ValueError, match=f"unit='{unit}', which makes a table"):
+      check_size(unit, MAX_CELLS[unit] // 100 + 1, 100)
+  with pytest.raises(ValueError, match='num_users=1048577 times num_items=1 m'):
+    check_size('rating', 2**20 + 1, 1)
   with pytest.raises(ValueError, match='within 64 widths'):
     settings(scale=(1000.0, 1001.0))
 
@@ -470,6 +742,13 @@ def test_factors_are_learned_where_noise_allows_it():
   assert found < less < own
 
 
+def test_a_rating_costs_less_than_a_user_where_users_have_many():
+  train, out, value = drawn(1000, 60, 40)
+  found, own, _ = errors(train, out, value, epsilon=1.0, rank=8, **BY_RATING)
+  whole, _, _ = errors(train, out, value, epsilon=1.0, rank=8)
+  assert found < whole < own
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('users', 'items', 'rated'), [(300, 40, 2), (2000, 40, 2), (60, 10, 5)]
@@ -505,13 +784,21 @@ def test_auto_asks_for_pairs_where_they_pay():
   assert of(num_users=5_000) == 'dpals'
   # Where its ends are not paid for.
   assert of(epsilon=100.0) == of(delta=1e-9) == 'dpals'
-  # A rating is not what it protects.
-  for more in ({}, {'epsilon': 5.0}, {'delta': 0.0}):
+  # By rating as well, but for few users, or without a delta.
+  assert of(unit='rating') == of(unit='rating', epsilon=5.0) == 'moments'
+  for more in ({'delta': 0.0}, {'num_users': 5_000}, {'epsilon': 100.0}):
     assert of(unit='rating', **more) == 'power_mf'
+  few = {'unit': 'rating', 'num_items': 20, 'epsilon': 1.0}
+  assert of(**few, num_users=1_000) == 'power_mf'
+  assert of(**few, num_users=2_000) == 'moments'
+  # It takes nothing that is known of items besides.
+  assert of('rating', items_known=True) == 'power_mf'
+  assert of('user', items_known=True) == 'dpals'
   assert of(num_items=1) == 'dpals'
   # More than are paid for, or than fit into memory, are refused.
   many = {'epsilon': 5.0, 'num_users': 10**6}
   assert of(**many, num_items=MAX_ITEMS) == 'dpals'
+  assert of(**many, num_items=100, unit='rating') == 'power_mf'
   assert of(**many, num_items=250) == 'moments'
   few = {'epsilon': 5.0, 'num_users': 10**5}
   assert of(**few, num_items=MAX_ITEMS) == 'moments'

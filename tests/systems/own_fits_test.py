@@ -24,6 +24,10 @@ CASES = {
   'power_mf, means': ('power_mf', {'rank': 0}),
   'dpals': ('dpals', {'rank': 2, 'steps': 2}),
   'moments': ('moments', {'rank': 3}),
+  'moments, rating': (
+    'moments',
+    {'rank': 3, 'unit': 'rating', 'pairs_from': 0.0},
+  ),
   # All items, of which there are so many.
   'ranking_mf': ('ranking_mf', {'rank': 2, 'rounds': 1, 'kept_items': 140}),
   'ranking_mf, rating': (

@@ -1,4 +1,7 @@
-"""The files of a trial's parties."""
+"""A plan for ratings that are in one place, and the files of its parties.
+
+For trials: in a deployment nobody has all the ratings.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import numpy as np
 from dpmf_jax import files
 from dpmf_jax.federated import envelopes
 from dpmf_jax.federated.plan import Node, Plan, new_run, write_plan
+from dpmf_jax.federated.protocols import Triples
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.ratings.writing import write
 
@@ -19,7 +23,7 @@ def node_sizes(num_users: int, nodes: int) -> list[int]:
   """Users of each node, as equal as can be."""
   if nodes > num_users:
     raise ValueError(
-      f'--nodes={nodes} are too many for {num_users} users: at most one each'
+      f'nodes={nodes} must be at most the {num_users} users: one each'
     )
   return [
     num_users * (i + 1) // nodes - num_users * i // nodes for i in range(nodes)
@@ -32,10 +36,18 @@ def planned(
   system: str,
   nodes: int,
   settings: dict[str, Any],
-  attempts: int,
-  seconds: float,
+  attempts: int = 5,
+  seconds: float = 60.0,
 ) -> Plan:
-  """The plan without keys; ValueError before anything is written."""
+  """The plan without keys, for users split among nodes; nothing is written.
+
+  Args:
+    train: whose id lists and scale are public.
+    system: 'sdmf' or 'untrusted_pmf'.
+    nodes: how many.
+    settings: of the system, besides its scale.
+    attempts, seconds: see `Plan`.
+  """
   sizes = node_sizes(train.num_users, nodes)
   firsts = np.cumsum([0, *sizes])[:-1].tolist()
   if system != 'untrusted_pmf':
@@ -54,6 +66,13 @@ def planned(
     attempts=attempts,
     seconds=seconds,
   )
+
+
+def node_ratings(train: Ratings, node: Node) -> Triples:
+  """(user, item, value) of a node's users, counted from its first."""
+  there = (train.user >= node.first) & (train.user < node.first + node.size)
+  part = train.take(np.flatnonzero(there))
+  return part.user - node.first, part.item, part.value
 
 
 def prepared(folder: Path, train: Ratings, plan: Plan) -> Plan:
