@@ -29,12 +29,12 @@ from dpmf_jax.plans.dpals import (
   alternatives,
   check_tails,
   lattice_spacing,
+  own_bias_ridge,
   plan,
   resolved,
   terms_bound,
   vote_bound,
 )
-from dpmf_jax.plans.power_mf import own_bias_ridge
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.rows import device_mesh, training_data
