@@ -12,7 +12,9 @@ from dpmf_jax.types import Unit
 
 # Chosen on MovieLens-100K and 1M; see docs/results.md.
 _MOST_FACTORS = 16
-_ROUNDS = 8
+# Of `power_mf`: the first, and the second from so much of mu (U I)^(1/4) on.
+_ROUNDS = 6, 8
+_MANY_ROUNDS = 24.0
 # Below this, vectors cost the items' means more than they bring. Between the
 # two ways MovieLens-100K has 25 to 35, MovieLens-1M 30 to 45.
 _VECTORS_FROM = 33.0
@@ -126,7 +128,8 @@ def recommended(
     rank = rank_for(mu, **facts)
     return 'dpals', {'relation': 'add_remove', 'rank': rank}
   rank = most_factors(mu, **facts)
-  settings = {'rank': rank, 'rounds': _ROUNDS, 'caution': 1.0}
+  many = mu * (num_users * num_items) ** 0.25 >= _MANY_ROUNDS
+  settings = {'rank': rank, 'rounds': _ROUNDS[many], 'caution': 1.0}
   return 'power_mf', {
     'relation': 'add_remove',
     **(settings if rank else {'rank': 0}),

@@ -646,10 +646,17 @@ MOVIELENS = {'100k': (943, 1682), '1m': (6040, 3706)}
 
 
 @pytest.mark.parametrize(
-  ('name', 'epsilon', 'rank'),
-  [('100k', 0.1, 0), ('100k', 1.0, 12), ('1m', 0.1, 5), ('1m', 1.0, 16)],
+  ('name', 'epsilon', 'rank', 'rounds'),
+  [
+    ('100k', 0.1, 0, 0),
+    ('100k', 1.0, 12, 6),
+    ('100k', 5.0, 16, 8),
+    ('1m', 0.1, 5, 6),
+    ('1m', 1.0, 16, 6),
+    ('1m', 2.0, 16, 8),
+  ],
 )
-def test_the_rule_is_what_the_documents_say(name, epsilon, rank):
+def test_the_rule_is_what_the_documents_say(name, epsilon, rank, rounds):
   users, items = MOVIELENS[name]
   system, given = recommended(
     'rating',
@@ -660,7 +667,7 @@ def test_the_rule_is_what_the_documents_say(name, epsilon, rank):
   )
   assert system == 'power_mf'
   settings = (
-    {'rank': rank, 'rounds': 8, 'caution': 1.0} if rank else {'rank': 0}
+    {'rank': rank, 'rounds': rounds, 'caution': 1.0} if rank else {'rank': 0}
   )
   assert given == {'relation': 'add_remove', **settings}
   PowerMFConfig(scale=SCALE, epsilon=epsilon, delta=1e-6, **given)
