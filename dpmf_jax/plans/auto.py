@@ -21,8 +21,8 @@ _VECTORS_FROM = 33.0
 _EACH = 40.0
 MAX_RANK = 8
 # From which on pairs of items are worth their noise, by what is protected;
-# Jester has 0.69 at epsilon 0.1, where they are. By rating there must be so
-# many users, too, or means of items are better off with all of a pure epsilon.
+# Jester has 0.69 at epsilon 0.1, where they are. By rating mu U must be
+# so large, too, or means of items are better off with all of a pure epsilon.
 _PAIRS_FROM: dict[Unit, float] = {'user': 0.6, 'rating': 0.5}
 _USERS_FROM: dict[Unit, float] = {'user': 0.0, 'rating': 400.0}
 

@@ -341,8 +341,8 @@ def train(
       'delta': certificate['delta'],
       'seed': int(key) if isinstance(key, int | np.integer) else None,
     }
-    listed = ranking_k or chosen.task == 'ranking'
-    if test is not None and listed and processes.first():
+    listed = processes.first() and (ranking_k or chosen.task == 'ranking')
+    if test is not None and listed:
       if ranking_threshold is None and chosen.task == 'ranking':
         ranking_threshold = popular.relevant_from(table)
       report['ranking'] = measuring.lists(
