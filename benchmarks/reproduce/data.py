@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -110,21 +109,6 @@ def _filtered(ratings: Ratings, kept: Filter) -> Ratings:
   if kept == 'ten':
     return catalog.paper_slice(ratings, 10, len(ratings) + 1, 10)
   return catalog.paper_slice(ratings)
-
-
-def at_hand(name: str, source: Source) -> bool:
-  """Whether a data set is there without fetching it."""
-  folder = source.data_dir or os.environ.get('DPMF_DATA_DIR')
-  if name in ('synthetic', 'given'):
-    return True
-  files = {
-    'ml-100k': 'ml-100k/u.data',
-    'ml-1m': 'ml-1m/ratings.dat',
-    'netflix': 'netflix/netflix_dense_1200x1200.txt',
-    'netflix-100': 'netflix/Netflix_Dataset_Rating.sample_242k.csv',
-    'anime': 'anime/anime_ratings.dat',
-  }
-  return folder is not None and (Path(folder) / files[name]).is_file()
 
 
 class Splits:

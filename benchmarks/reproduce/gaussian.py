@@ -154,7 +154,6 @@ def times(data: str) -> list[Case]:
   return made
 
 
-_RMSE = 'RMSE, in points of the scale'
 _ON = {
   TRAINING: 'RMSE on all ratings, trained on',
   PART: 'RMSE on the 80% trained on',
