@@ -143,7 +143,7 @@ def system_rows(name: str, ratings) -> Iterator[tuple[str, System, Any]]:
     yield 'als, not private', built('als', ratings), {}
   for unit in cast(list[Unit], _UNITS.value):
     for epsilon in map(float, _EPSILONS.value):
-      budget = {'epsilon': epsilon, 'delta': DELTA[unit]}
+      budget: dict[str, Any] = {'epsilon': epsilon, 'delta': DELTA[unit]}
       system, settings = recommended(
         unit,
         num_users=ratings.num_users,

@@ -229,7 +229,10 @@ def lists() -> dict[str, float]:
     popular = 'popularity, not private'
     found.setdefault(popular, []).append(ndcg(popularity(train), train, test))
     for unit, epsilon, delta in units:
-      sizes = {'num_users': train.num_users, 'num_items': train.num_items}
+      sizes: dict[str, Any] = {
+        'num_users': train.num_users,
+        'num_items': train.num_items,
+      }
       name, settings = recommended(unit, epsilon=epsilon, delta=delta, **sizes)
       config = SPECS[name].config(
         scale=train.scale, epsilon=epsilon, delta=delta, **settings
