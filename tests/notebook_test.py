@@ -16,7 +16,7 @@ PLACE = "PLACE = '/content'"
 SAID = {
   'quickstart': ('Guarantee (proved): epsilon = 5', 'user 42', 'Star Wars'),
   'choose': (
-    '943 x 1,682    one rating  epsilon 0.5  power_mf, rank 0',
+    '943 x 1,682    one user    epsilon 0.5  dpals, rank 0',
     '6,040 x 3,706  one user    epsilon 8    dpals, rank 4',
   ),
   'clicks': ('Guarantee (proved): epsilon = 5', '1. item ', 'fan ['),

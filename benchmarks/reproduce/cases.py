@@ -92,3 +92,7 @@ class Figure:
   @property
   def paper(self) -> str:
     return self.name.split('/')[0]
+
+  def shown(self, curve: str) -> set[str]:
+    """The metrics of the axes that show a curve."""
+    return {axis.metric for axis in self.axes if curve.startswith(axis.only)}

@@ -172,7 +172,6 @@ def run(
   path.parent.mkdir(parents=True, exist_ok=True)
   before = table.read(path)
   known, rows, seen = table.finished(folder), [], set()
-  shown = {axis.metric for axis in figure.axes}
   for name, case in cases_of(figure, sets):
     splits = sets.splits(name, figure.kept)
     key = table.key_of(identity(case, splits.dataset))
@@ -191,7 +190,8 @@ def run(
         published=table.text(case.published.get(row['metric'])),
       )
       for row in found
-      if row['metric'] in shown or not table.has_own_x(row['metric'])
+      if not table.has_own_x(row['metric'])
+      or row['metric'] in figure.shown(case.curve)
     ]
     # What an earlier run finished after this point is kept until it is reached.
     later = [row for row in before if table.key_of(row) not in seen]
@@ -208,8 +208,8 @@ def _suffices(found: list[table.Row], case: Case, figure: Figure) -> bool:
 
   Another figure with the same case may show its last point alone.
   """
-  shown = {axis.metric for axis in figure.axes}
-  wanted = shown & set(measures.CURVES.get(case.measure, ()))
+  curves = measures.CURVES.get(case.measure, ())
+  wanted = figure.shown(case.curve).intersection(curves)
   if case.options.get('every', 1) is None:  # it has no curve
     wanted = set()
   return bool(found) and (

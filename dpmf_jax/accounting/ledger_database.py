@@ -41,8 +41,9 @@ _TABLE = sa.Table(
   sa.Column('hash', sa.Text, nullable=False),
 )
 # What PostgreSQL says to those who were second: serialization_failure,
-# deadlock_detected, unique_violation, duplicate_table.
-_AGAIN = {'40001', '40P01', '23505', '42P07'}
+# deadlock_detected, unique_violation, and of the table and its type
+# duplicate_table and duplicate_object.
+_AGAIN = {'40001', '40P01', '23505', '42P07', '42710'}
 _SECONDS = 5  # to wait for others in SQLite, which does not hear Ctrl-C then
 # Closing any descriptor of a file ends all locks of the process on it.
 _ONE_THREAD = threading.Lock()

@@ -100,7 +100,7 @@ def _read(path: str, **options: Any):
   if among := processes.among():
     parts = formats.parts_of(Path(path))
     processes.check_same({'files of ratings': [str(part) for part in parts]})
-    if len(parts) >= among.count:
+    if len(parts) >= among.total:
       return formats.read(path, among=among, **options)
   if _CACHE.value == 'none':
     return processes.owned(formats.read(path, **options))

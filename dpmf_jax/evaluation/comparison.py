@@ -128,8 +128,9 @@ class Comparison:
     """What has to be read with the table, after `NOTE`."""
     found = {row['status'] for row in self.rows}
     shown = {'claimed': CLAIMED, 'stated': STATED}
+    several = any(row['runs'] > 1 for row in self.rows)
     return [
-      f'{self.title}; +- is one standard error over runs',
+      self.title + '; +- is one standard error over runs' * several,
       *(words for status, words in shown.items() if status in found),
     ]
 

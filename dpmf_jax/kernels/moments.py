@@ -191,7 +191,8 @@ def second_moments(
     shares: `user_rows` or `rating_rows`.
     rated: [U, I] bool.
     count_weight: [] c.
-    spacing: [] a power of 2, at least `rounding.smallest_spacing(U, 1)`.
+    spacing: [] a power of 2, at least
+      `rounding.smallest_spacing(U, max(1, c))`.
 
   Privacy: cutting towards zero makes no number larger, and moves apart those
   of one entry by less than `spacing`.

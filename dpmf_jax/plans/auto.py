@@ -7,20 +7,22 @@ from typing import Any
 
 from dpmf_jax.accounting import gaussian
 from dpmf_jax.accounting.events import checked_number
-from dpmf_jax.plans import moments, power_mf
+from dpmf_jax.plans import moments
 from dpmf_jax.types import Unit
 
 # Chosen on MovieLens-100K and 1M; see docs/results.md.
-_MOST_FACTORS = 16
-_ROUNDS = 8
+_MIN_SIGNAL = 14.0
+_SIGNAL_PER_FACTOR = 6.0
+_MANY_ROUNDS = 24.0
+_RANKS = 3, 16
 # Below this, vectors cost the items' means more than they bring. Between the
 # two ways MovieLens-100K has 25 to 35, MovieLens-1M 30 to 45.
 _VECTORS_FROM = 33.0
 _EACH = 40.0
 MAX_RANK = 8
 # From which on pairs of items are worth their noise, by what is protected;
-# Jester has 0.69 at epsilon 0.1, where they are. By rating there must be so
-# many users, too, or means of items are better off with all of a pure epsilon.
+# Jester has 0.69 at epsilon 0.1, where they are. By rating mu U must be
+# so large, too, or means of items are better off with all of a pure epsilon.
 _PAIRS_FROM: dict[Unit, float] = {'user': 0.6, 'rating': 0.5}
 _USERS_FROM: dict[Unit, float] = {'user': 0.0, 'rating': 400.0}
 
@@ -59,18 +61,17 @@ def pays_for_pairs(
   )
 
 
-def most_factors(mu: float, num_users: int, num_items: int) -> int:
-  """How many factors mu-GDP could find in a table that is half full, up to 16.
+def signal(
+  *, num_users: int, num_items: int, epsilon: float, delta: float
+) -> float:
+  """mu (U I)^(1/4), how far factors stand out from their noise.
 
-  Singular values of a table of N ratings grow with N / sqrt(U I), noise with
-  1 / mu. N is private where ratings may come and go; tables that are more than
-  half full are rare.
+  mu is that of the Gaussian mechanism that has (epsilon, delta): noise is
+  proportional to 1/mu. The singular values of residuals grow with the number
+  of ratings per row, which is private where ratings may come and go; tables
+  with more cells have more, and (U I)^(1/4) stands for that.
   """
-  strength = mu * math.sqrt(num_users * num_items) / 2
-  if strength < power_mf.LEAST_SIGNAL or num_items < 2 * power_mf.LEAST_OWN:
-    return 0
-  enough = round(strength / power_mf.SIGNAL_PER_FACTOR)
-  return min(max(enough, power_mf.LEAST_RANK), _MOST_FACTORS)
+  return gaussian.mu_of(epsilon, delta) * (num_users * num_items) ** 0.25
 
 
 def recommended(
@@ -86,9 +87,9 @@ def recommended(
 
   Where there are few items and many users (`pays_for_pairs`), and delta is
   above 0, it is `moments`. Else unit 'rating' (relation 'add_remove') is
-  `power_mf`, which asks for the number of ratings first and decides by it
-  whether there are factors and how many, up to `most_factors`; where these are
-  0, or delta is, item means alone. Unit 'user' is `dpals`, with a rank by
+  `power_mf`: factors where `signal` is at least 14, one for every 6 of it, 3 to
+  16 of them, in 6 rounds below 24 and in 8 from there; and item means alone
+  below 14, or where delta is 0. Unit 'user' is `dpals`, with a rank by
   `auto.rank_for`.
 
   Args:
@@ -125,9 +126,16 @@ def recommended(
   if unit == 'user':
     rank = rank_for(mu, **facts)
     return 'dpals', {'relation': 'add_remove', 'rank': rank}
-  rank = most_factors(mu, **facts)
-  settings = {'rank': rank, 'rounds': _ROUNDS, 'caution': 1.0}
+  rank, rounds = 0, 1
+  if delta > 0:
+    strength = signal(**facts, **budget)
+    if strength >= _MIN_SIGNAL:
+      lowest, highest = _RANKS
+      rank = math.floor(strength / _SIGNAL_PER_FACTOR + 0.5)
+      rank = min(max(rank, lowest), highest)
+      rounds = 6 if strength < _MANY_ROUNDS else 8
   return 'power_mf', {
     'relation': 'add_remove',
-    **(settings if rank else {'rank': 0}),
+    'rank': rank,
+    'rounds': rounds,
   }

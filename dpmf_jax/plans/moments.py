@@ -34,7 +34,8 @@ _LEAST_ITEMS = 32
 # width of the scale, in 2^-LABEL_BITS of it.
 _HALF = 2 ** (LABEL_BITS - 1)
 # So many times `bias_ridge` is in what users send, and in what they fit at
-# home. By rating, the more is sent, the less a rating moves the user's others.
+# home. By rating, the larger the former, the less a rating moves the user's
+# others.
 _RIDGES: dict[Unit, tuple[float, float]] = {
   'user': (1.0, 1.0),
   'rating': (5.0, 2.5),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -43,18 +41,11 @@ SLOPE_RIDGE = 4.0
 # any, and half of the way with so many.
 LEAST_BIAS_RIDGE = 0.5
 HALF_BIAS_RIDGE = 20.0
-# Part of epsilon that the number of ratings N is asked for with, where a run
-# decides by it. Its noise is then a few percent of the least N that is enough,
-# however small epsilon is, where there are 10,000 cells or more.
-NUMBER_SHARE = 0.01
 # Where there are fewer ratings, item means are asked for instead of factors: mu
 # N / sqrt(U I), and N / U. With ten ratings, half of what a factor explains is
 # known to a user, if that is a tenth of what they leave unexplained.
 LEAST_SIGNAL = 24.0
 LEAST_OWN = 10.0
-# A factor for so much of mu N / sqrt(U I), and no fewer than LEAST_RANK.
-SIGNAL_PER_FACTOR = 12.5
-LEAST_RANK = 3
 
 
 @declare.config
@@ -77,10 +68,9 @@ class PowerMFConfig:
     residual_bound: Residuals are clipped to +- this many quarters of the scale.
     relaxation: Weight of new factors, from the third round on, when they are
       mixed with the old ones.
-    caution: Above 0 the number of ratings is asked for first, with a hundredth
-      of epsilon. Where it is this many times what factors are thought to need,
-      there are as many of them as it is enough for, `rank` at most; elsewhere
-      item means alone are released, as with rank 0. With 0 it is not asked for.
+    caution: Factors are asked for where there are, by noisy counts, this many
+      times the ratings that they are thought to need, and more of item means
+      elsewhere; with 0 factors are asked for everywhere.
     shift: Bits dropped from exact counts and sums; more for more users.
     lattice_bits: Sums of factors are rounded to 2^-this of their largest term,
       for at most 2^(30 - this) users and items.
@@ -98,7 +88,7 @@ class PowerMFConfig:
   count_scale: float = declare.setting(default=1.0, above=0)
   residual_bound: float = declare.setting(default=0.6, minimum=1e-3, maximum=16)
   relaxation: float = declare.setting(default=0.5, above=0, maximum=1)
-  caution: float = declare.setting(default=0.0, minimum=0)
+  caution: float = declare.setting(default=1.0, minimum=0)
   bias_ridge: float = declare.own_ridge(default=5.0, what='a bias')
   vector_ridge: float = declare.own_ridge(default=1.5, what='a vector')
   shift: int = declare.setting(default=6, minimum=0, maximum=PRODUCT_BITS)
@@ -119,48 +109,12 @@ class PowerMFConfig:
     if not self.rank:
       declare.check_max_epsilon(self, tails.max_l2_laplace_epsilon(2))
       declare.check_min_delta(self, tails.l2_laplace_uncovered(self.epsilon, 2))
-    elif self.caution:
-      declare.check_min_delta(self, 2 * _pure_ends(self))
     plan(self)  # raises for so little noise that the end of its tails tells
 
   @property
   def quarter(self) -> float:
     """Of the scale's width."""
     return (self.scale[1] - self.scale[0]) / 4
-
-  @property
-  def decides(self) -> bool:
-    """Whether the number of ratings decides between factors and means alone."""
-    return bool(self.rank and self.caution)
-
-
-class _Parts(NamedTuple):
-  """What the number of ratings, and then all that it decides on, may spend."""
-
-  number: float  # epsilon
-  epsilon: float
-  delta: float
-
-
-def _parts(config: PowerMFConfig) -> _Parts:
-  if not config.decides:
-    return _Parts(0.0, config.epsilon, config.delta)
-  number = NUMBER_SHARE * config.epsilon
-  # A bit less, so that sums of floats are no more than what is stated.
-  rest = (config.epsilon - number) * (1 - 1e-12)
-  lost = tails.laplace_uncovered(number)
-  return _Parts(number, rest, math.nextafter(config.delta - lost, 0.0))
-
-
-def _pure_epsilon(config: PowerMFConfig) -> float:
-  """Of item means alone: no more than L2-Laplace noise can be drawn for."""
-  most = tails.max_l2_laplace_epsilon(2)
-  return min(_parts(config).epsilon, most) if config.rank else config.epsilon
-
-
-def _pure_ends(config: PowerMFConfig) -> float:
-  """The delta that the ends of that noise cost."""
-  return tails.l2_laplace_uncovered(_pure_epsilon(config), 2)
 
 
 def _shares(config: PowerMFConfig) -> tuple[float, ...]:
@@ -178,29 +132,18 @@ def _event(config: PowerMFConfig, most: float) -> accounting.Gaussian:
   # A rating moves a count and a sum on either side, and a row in each of the
   # releases of factors. The step with the largest share has the least noise.
   draws = 4 + 2 * config.rounds * config.rank
-  parts = _parts(config)
   return accounting.drawn_gaussian(
     lambda multiplier: tails.uncovered(multiplier / most**0.5, draws),
-    delta=parts.delta,
-    epsilon=parts.epsilon,
+    delta=config.delta,
+    epsilon=config.epsilon,
   )
 
 
-def own_bias_ridge(ridge: Any, ratings: Any) -> Any:
-  """`ridge` of users' biases where a user has about so many ratings."""
-  few = LEAST_BIAS_RIDGE * HALF_BIAS_RIDGE
-  return ridge * (few + ratings) / (HALF_BIAS_RIDGE + ratings)
-
-
-def needed_ratings(config: PowerMFConfig, num_users: int, num_items: int):
-  """(a factor's worth, the least there may be) of ratings, for factors.
-
-  Privacy: of settings and of the lengths of the id lists.
-  """
-  mu = 1 / _event(config, max(_shares(config))).noise_multiplier
-  unit = math.sqrt(num_users * num_items) / mu
-  least = max(LEAST_SIGNAL * unit, LEAST_OWN * num_users)
-  return SIGNAL_PER_FACTOR * unit, config.caution * least
+def loss(config: PowerMFConfig) -> float:
+  """mu of all steps together, or epsilon where there are no factors."""
+  event = plan(config).guarantee.event
+  assert isinstance(event, accounting.Gaussian | accounting.L2Laplace)
+  return 1 / event.noise_multiplier
 
 
 def pair_sensitivity(config: PowerMFConfig) -> float:
@@ -263,27 +206,18 @@ def plan(config: PowerMFConfig) -> Plan:
 def _means_plan(config: PowerMFConfig) -> Plan:
   pair = pair_sensitivity(config)
   scale = pair / config.epsilon * ROUNDED_UP
+  ends = tails.l2_laplace_uncovered(config.epsilon, 2)
   return Plan(
     guarantee=_guarantee(
-      event=accounting.L2Laplace(scale / pair, 1, 2, _pure_ends(config)),
-      mechanism=f'in units of a quarter of the scale: {_said_of_means(config)}',
+      event=accounting.L2Laplace(scale / pair, 1, 2, ends),
+      mechanism='in units of a quarter of the scale: for each item one release '
+      'of (count_scale count, sum) with L2-Laplace noise of scale '
+      f'{scale:.6g} in 2 dimensions; one rating moves it by at most '
+      f'{pair:.6g} in L2 norm',
     ),
     steps=1,
     noise={'counts and sums': (scale,), 'factors': ()},
     sensitivity={'counts and sums': pair},
-  )
-
-
-def means_scale(config: PowerMFConfig) -> float:
-  """b of L2-Laplace noise on counts and sums, where means are all there is."""
-  return pair_sensitivity(config) / _pure_epsilon(config) * ROUNDED_UP
-
-
-def _said_of_means(config: PowerMFConfig) -> str:
-  return (
-    'for each item one release of (count_scale count, sum) with L2-Laplace '
-    f'noise of scale {means_scale(config):.6g} in 2 dimensions; one rating '
-    f'moves it by at most {pair_sensitivity(config):.6g} in L2 norm'
   )
 
 
@@ -296,7 +230,7 @@ def _factors_plan(config: PowerMFConfig) -> Plan:
   pair, row = pair_sensitivity(config), row_sensitivity(config)
   pairs = tuple(each * pair for each in multipliers[:2])
   rows = tuple(each * row for each in multipliers[2:])
-  made = Plan(
+  return Plan(
     guarantee=_guarantee(
       event=event,
       mechanism='in units of a quarter of the scale: counts and sums of items, '
@@ -304,8 +238,10 @@ def _factors_plan(config: PowerMFConfig) -> Plan:
       f'standard deviation {pairs[0]:.6g} and {pairs[1]:.6g} (one rating '
       f'moves them by at most {pair:.6g} in L2 norm), then {config.rounds} '
       'rounds of sums of clipped residuals times factors, of users and of '
-      f'items, with {rows[0]:.6g} to {rows[-1]:.6g} (one rating moves them by '
-      f'at most {row:.6g})',
+      'items, or, where noisy counts say that there are too few ratings for '
+      'factors, of counts and clipped residuals of items, with '
+      f'{rows[0]:.6g} to {rows[-1]:.6g} (one rating moves them by at most '
+      f'{row:.6g})',
       # A count and a sum of a row, or the row of factors.
       tails=Tails(min(multipliers), max(2, config.rank), steps),
     ),
@@ -315,45 +251,6 @@ def _factors_plan(config: PowerMFConfig) -> Plan:
     shares=shares,
     first_round=2,
     round_steps=2,
-  )
-  return _decided_plan(config, made) if config.decides else made
-
-
-def _decided_plan(config: PowerMFConfig, factors: Plan) -> Plan:
-  """`factors`, or means alone, as the noisy number of ratings says.
-
-  Privacy: either is (epsilon, delta) of `_parts`, whatever the number, so that
-  both together are, too, and the number's epsilon is added to that. Of what is
-  (epsilon, delta) no more is used: `Pure` with so much `uncovered`.
-  """
-  parts = _parts(config)
-  number = accounting.Pure(
-    parts.number, 1, tails.laplace_uncovered(parts.number)
-  )
-  rest = accounting.Pure(parts.epsilon, 1, parts.delta)
-  scale = ROUNDED_UP / parts.number
-  return dataclasses.replace(
-    factors,
-    guarantee=_guarantee(
-      event=accounting.compose(number, rest),
-      mechanism='the number of ratings with Laplace noise of scale '
-      f'{scale:.6g}; where that is enough for factors, '
-      f'{factors.guarantee.mechanism}; and where it is not, in place of all '
-      f'this, {_said_of_means(config)}',
-    ),
-    steps=factors.steps + 1,
-    noise={
-      **factors.noise,
-      'number of ratings': (scale,),
-      'counts and sums alone': (means_scale(config),),
-    },
-    sensitivity={
-      **factors.sensitivity,
-      'number of ratings': 1.0,
-      'counts and sums alone': pair_sensitivity(config),
-    },
-    shares=None,
-    first_round=factors.first_round + 1,
   )
 
 
@@ -386,12 +283,10 @@ _CASES: tuple[tuple[dict[str, Any], Start], ...] = (
   # has as much as it can get.
   ({'epsilon': 4.0, 'rank': 1, 'rounds': 1, 'mean_share': 0.9}, 'known'),
   (
-    {'epsilon': 4.0, 'rank': 1, 'rounds': 1, **_LITTLE},
+    {'epsilon': 4.0, 'rank': 1, 'rounds': 1, 'caution': 0.0, **_LITTLE},
     'aligned',
   ),
-  ({'epsilon': 1.0, 'rank': 2, 'rounds': 2}, 'random'),
-  # A few ratings are too few: means alone, after the number of ratings.
-  ({'epsilon': 4.0, 'rank': 1, 'rounds': 1, 'caution': 1.0}, 'known'),
+  ({'epsilon': 1.0, 'rank': 2, 'rounds': 2, 'caution': 0.0}, 'random'),
 )
 
 SPEC = Spec(

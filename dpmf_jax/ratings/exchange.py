@@ -30,18 +30,18 @@ class Among(NamedTuple):
 
   Attributes:
     number: of this process, from 0.
-    count: how many there are.
+    total: how many there are.
     exchanged: bytes for each of them -> what each of them has for this one.
   """
 
   number: int
-  count: int
+  total: int
   exchanged: Callable[[Sequence[bytes]], list[bytes]]
 
   def parts(self, parts: Sequence[pathlib.Path]) -> list[pathlib.Path]:
     """The part files of this process; they are in the order of processes."""
     first, last = (
-      len(parts) * k // self.count for k in (self.number, self.number + 1)
+      len(parts) * k // self.total for k in (self.number, self.number + 1)
     )
     return list(parts[first:last])
 
@@ -56,7 +56,8 @@ def packed(arrays: Mapping[str, np.ndarray], text: str = '') -> bytes:
   """Arrays and a text as bytes."""
   buffer = io.BytesIO()
   letters = np.frombuffer(text.encode(), np.uint8)
-  np.savez(buffer, text=letters, **arrays)
+  named: dict[str, Any] = {'text': letters, **arrays}
+  np.savez(buffer, **named)
   return buffer.getvalue()
 
 
@@ -70,7 +71,7 @@ def unpacked(content: bytes) -> tuple[dict[str, np.ndarray], str]:
 def with_same_ids(ratings: Ratings, among: Among) -> Ratings:
   """The same ratings, with the ids of all processes in both lists."""
   ids = {name: getattr(ratings, name) for name in ('user_ids', 'item_ids')}
-  found = among.exchanged([packed(ids)] * among.count)
+  found = among.exchanged([packed(ids)] * among.total)
   lists = [unpacked(content)[0] for content in found]
   changed: dict[str, Any] = {}
   for role in ('user', 'item'):
@@ -94,9 +95,9 @@ def with_columns(
   ratings: Ratings, parts: Iterable[tuple[dict[str, np.ndarray], str]]
 ) -> Ratings:
   """Ratings with the numbers of several parts, and the same lists of ids."""
-  parts = [arrays for arrays, _ in parts]
+  found = [arrays for arrays, _ in parts]
   joined = {
-    name: np.concatenate([arrays[name] for arrays in parts])
+    name: np.concatenate([arrays[name] for arrays in found])
     for name in columns(ratings)
   }
   return dataclasses.replace(ratings, **joined, unique=True)

@@ -226,10 +226,10 @@ def _of_own_users(
   In the order of processes, which is that of the files.
   """
   ids, index = table.users
-  owner = exchange.owners(ids, among.count)[index]
+  owner = exchange.owners(ids, among.total)[index]
   facts = json.dumps([table.rated, table.named])
   parts = []
-  for number in range(among.count):
+  for number in range(among.total):
     own = owner == number
     users = used_ids(ids, index[own])
     items = used_ids(table.items[0], table.items[1][own])
@@ -261,7 +261,7 @@ def _of_own_users(
   if not len(found.users[1]):
     raise DataError(
       f'{path}: none of its users are for process {among.number} of '
-      f'{among.count}; use fewer processes'
+      f'{among.total}; use fewer processes'
     )
   return found
 

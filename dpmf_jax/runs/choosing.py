@@ -34,14 +34,15 @@ class Chosen(NamedTuple):
 def chosen(
   asked_for: str | System,
   given: dict[str, Any],
-  task: Task | None,
-  variant: str | None,
-  delta: float | None,
-  threshold: Threshold | None,
-  asked: AskedEpsilons | None,
   ratings: Ratings,
-  features: np.ndarray | None,
-  items_known: bool,
+  *,
+  task: Task | None = None,
+  variant: str | None = None,
+  delta: float | None = None,
+  threshold: Threshold | None = None,
+  asked: AskedEpsilons | None = None,
+  features: np.ndarray | None = None,
+  items_known: bool = False,
 ) -> Chosen:
   """What to run on these ratings."""
   wanted = task or ('ranking' if ratings.clicks else 'rating')

@@ -121,14 +121,10 @@ def _chosen(
   found = choosing.chosen(
     name,
     {'epsilon': epsilon, **given},
-    wanted,
-    variant,
-    delta,
-    None,
-    None,
     table,
-    None,
-    items_known=False,
+    task=wanted,
+    variant=variant,
+    delta=delta,
   )
   if found.task == 'ranking' and task == 'rating':
     raise ValueError(

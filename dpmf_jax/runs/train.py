@@ -199,13 +199,13 @@ def train(
   chosen = choosing.chosen(
     system,
     given,
-    task,
-    variant,
-    delta,
-    threshold,
-    asked,
     table,
-    user_features,
+    task=task,
+    variant=variant,
+    delta=delta,
+    threshold=threshold,
+    asked=asked,
+    features=user_features,
     items_known=public_ratings is not None or item_features is not None,
   )
   public_prior = None
@@ -341,8 +341,8 @@ def train(
       'delta': certificate['delta'],
       'seed': int(key) if isinstance(key, int | np.integer) else None,
     }
-    listed = test is not None and (ranking_k or chosen.task == 'ranking')
-    if listed and processes.first():
+    listed = processes.first() and (ranking_k or chosen.task == 'ranking')
+    if test is not None and listed:
       if ranking_threshold is None and chosen.task == 'ranking':
         ranking_threshold = popular.relevant_from(table)
       report['ranking'] = measuring.lists(

@@ -29,7 +29,6 @@ from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.plans import dpals as plans
 from dpmf_jax.plans.dpals import DPALSConfig
-from dpmf_jax.plans.power_mf import own_bias_ridge
 from dpmf_jax.rows import Data
 from dpmf_jax.systems import dpals_items, dpals_users, dpals_votes
 from dpmf_jax.systems.traced import traced
@@ -164,7 +163,7 @@ def _fitted_columns(items: dpals_items.Items, quarter: jax.Array) -> jax.Array:
 
 def _bias_ridge(hyper: Any, items: dpals_items.Items) -> jax.Array:
   """[] of users' biases in their fits to what is released."""
-  return own_bias_ridge(hyper.final_bias_ridge, items.own)
+  return plans.own_bias_ridge(hyper.final_bias_ridge, items.own)
 
 
 def _ridges_of_alternatives(hyper: Any, items: dpals_items.Items) -> jax.Array:

@@ -290,7 +290,8 @@ def covariance(
   together = jnp.maximum(together, _LEAST_COUNT * independent)
   pairs = max(items * (items - 1), 1)
   told = jnp.sum(independent) / pairs > _MIN_TOGETHER * errors[0]
-  # Rows have norm 1, so that this is the number of users, about.
+  # By user rows have norm 1, so that this is the number of users, about; by
+  # rating it is the sum of the norms of their residuals.
   each = part * jnp.maximum(jnp.trace(products), 1.0)
   clean = cleaned(products - jnp.diag(_OWN * each), errors[0])
   shared = clean / jnp.where(told & ~diagonal, together, 1.0)

@@ -9,10 +9,9 @@ Step by step, every sum over ratings with noise (Gaussian, one budget):
   4, 5, ..  the same again: power iteration on the residuals, in which B and S
      turn into factors by shrinkage under known noise (`row_factors`)
 
-With `caution` the number of ratings is asked for before all that. Where there
-are too few for factors, item means alone are released, as with rank 0, and the
-steps that are left do nothing; else there are as many factors as N is enough
-for.
+Where the noisy counts say that there are too few ratings for factors, the same
+steps ask for counts and clipped residuals of items instead, which make the
+means better (`_item_sums`).
 
 The first item factors are random. Residuals are those of the model so far, so
 a round corrects it, and rounds average noise out (`relaxation`). Each user at
@@ -63,15 +62,25 @@ class Pair(NamedTuple):
   total_variance: jax.Array  # []
 
 
+class Sums(NamedTuple):
+  """Noisy sums of items that several steps have asked for."""
+
+  total: jax.Array  # [I], weighted by precision
+  precision: jax.Array  # [] of the noise
+
+
 class State(NamedTuple):
   """All of it is computed from noisy sums."""
 
   factors: Factors  # [U, D], [I, D]
   user: Means  # biases and counts
   item: Means  # means, from the middle of the scale, and counts
+  known: Means  # the same, by all that was asked for of items
   prior: jax.Array  # [D, D] covariance of users' vectors
+  # Of items, where these are asked for instead of factors.
+  counted: Sums  # ratings
+  left: Sums  # what the means leave of them, clipped
   pair: Pair  # what `item` is made of, from the middle of the scale
-  ratings: jax.Array  # [] how many; infinite where it is not asked for
   done: jax.Array  # int32, steps so far
   hyper: Any  # `traced`
 
@@ -112,8 +121,9 @@ def noisy_pair(key, state: State, rows: Rows, others: int, label, how):
     draws = laplace.l2_laplace(key, shape, rows.mesh)
   else:
     (draws,) = noise.draws(key, [shape], rows.mesh)
-  place = -1 if pure else state.done - hyper.before
-  of_count, of_total = (_at(own, place) for own in (hyper.counts, hyper.totals))
+  of_count, of_total = (
+    _at(own, state.done) for own in (hyper.counts, hyper.totals)
+  )
   column = lambda k: noise.Draws(*(part[:, k] for part in draws))
   count = of_count.add(counts.matrix[:, 0], column(0))
   total = of_total.add(counts.vector[:, 0], column(1))
@@ -149,10 +159,10 @@ def noisy_sums(key, state: State, rows: Rows, label, own, other):
 
 def _row_noise(state: State) -> noise.LatticeNoise:
   """Of sums of factors, which are asked for after counts and sums."""
-  return _at(state.hyper.rows, state.done - state.hyper.before - 2)
+  return _at(state.hyper.rows, state.done - 2)
 
 
-def _at(table: noise.LatticeNoise, step: jax.Array | int) -> noise.LatticeNoise:
+def _at(table: noise.LatticeNoise, step: jax.Array) -> noise.LatticeNoise:
   return jax.tree.map(lambda column: column[step], table)
 
 
@@ -163,7 +173,7 @@ def _rows(state: State, noisy, own, other, counts):
   """
   hyper = state.hyper
   # Mixing with the old factors averages noise out.
-  mixed = state.done - hyper.before >= hyper.full_steps
+  mixed = state.done >= hyper.full_steps
   gain = jnp.where(mixed, hyper.relaxation, 1.0)
   moment = second_moment(other, counts[1])
   # What own factors explain already is not in the residuals.
@@ -180,45 +190,12 @@ def _rows(state: State, noisy, own, other, counts):
   return (1 - gain) * own + gain * found, prior
 
 
-def _number(key, state: State, data: Data) -> State:
-  """How many ratings there are. Privacy: one of them moves that by 1."""
-  draws, exact = laplace.laplace(key, ()), jnp.sum(data.by_user.length)
-  return state._replace(ratings=state.hyper.number.add(exact, draws))
-
-
-def _few(state: State) -> jax.Array:
-  """Whether there are too few ratings for factors, by their noisy number.
-
-  Factors are sought where noise leaves something of singular values of a table
-  of random signs with so many entries, and where a user has so many ratings
-  that half of what a factor explains can be known from them.
-  """
-  return state.ratings < state.hyper.least_ratings
-
-
-def _used(state: State) -> jax.Array:
-  """[1, D] 1 for the factors that there are ratings enough for, the last ones.
-
-  `balanced` leaves zeros first: its directions are from the smallest on.
-  """
-  rank = state.factors.item.shape[1]
-  enough = jnp.round(state.ratings / state.hyper.ratings_per_factor)
-  number = jnp.maximum(enough, settings.LEAST_RANK)
-  return (jnp.arange(rank) >= rank - number).astype(jnp.float32)[None]
-
-
 def _item_means(key, state: State, data: Data, how) -> State:
   rows, users = data.by_item, data.by_user.num_rows
   label = _label(rows, state, None)
   pair = noisy_pair(key, state, rows, users, label, how)
   item = shrunk_means(**pair._asdict(), most=users)
-  return state._replace(item=item, pair=pair)
-
-
-def _item_means_alone(key, state: State, data: Data, shift: int) -> State:
-  """Item means as with rank 0, and no factors."""
-  none = jax.tree.map(jnp.zeros_like, state.factors)
-  return _item_means(key, state, data, (True, shift))._replace(factors=none)
+  return state._replace(item=item, known=item, pair=pair)
 
 
 def _user_biases(key, state: State, data: Data, how) -> State:
@@ -229,85 +206,133 @@ def _user_biases(key, state: State, data: Data, how) -> State:
 
 
 def _user_factors(key, state: State, data: Data) -> State:
-  hyper, (user, item), used = state.hyper, state.factors, _used(state)
+  hyper, (user, item) = state.hyper, state.factors
   counts = state.user.number, state.item.number
   item, _, back = balanced(
-    used * item,
-    counts[1],
-    quantile=hyper.item_quantile,
-    power=hyper.gauge_power,
+    item, counts[1], quantile=hyper.item_quantile, power=hyper.gauge_power
   )
-  user, item = used * (user @ back), used * item
+  user = user @ back
   label = _label(data.by_user, state, state.item.mean, state.user.mean)
   noisy = noisy_sums(key, state, data.by_user, label, user, item)
   user, prior = _rows(state, noisy, user, item, counts)
-  prior = prior * used.T * used
   # The first item factors are random and no part of the model.
-  item = jnp.where(state.done - hyper.before == 2, 0.0, item)
-  return state._replace(factors=Factors(used * user, item), prior=prior)
+  item = jnp.where(state.done == 2, 0.0, item)
+  return state._replace(factors=Factors(user, item), prior=prior)
 
 
 def _item_factors(key, state: State, data: Data) -> State:
-  hyper, (user, item), used = state.hyper, state.factors, _used(state)
+  hyper, (user, item) = state.hyper, state.factors
   counts = state.item.number, state.user.number
   user, there, back = balanced(
     user, counts[1], quantile=hyper.user_quantile, power=hyper.gauge_power
   )
-  item, user = used * (item @ back), used * user
+  item = item @ back
   label = _label(data.by_item, state, state.user.mean, state.item.mean)
   noisy = noisy_sums(key, state, data.by_item, label, item, user)
   item, _ = _rows(state, noisy, item, user, counts)
   prior = there.T @ state.prior @ there
-  return state._replace(factors=Factors(user, used * item), prior=prior)
+  return state._replace(factors=Factors(user, item), prior=prior)
 
 
-def _unless_few(step, few, key, state: State, data: Data) -> State:
-  """`step`, or `few` where there are too few ratings for factors."""
+def _hidden(state: State) -> jax.Array:
+  """Whether taste is lost in noise, by the noisy number of ratings.
+
+  Factors are sought where noise leaves something of singular values of a table
+  of random signs with so many entries, and where a user has so many ratings
+  that half of what a factor explains can be known from them.
+  """
+  hyper, number = state.hyper, state.item.number.sum()
+  users, items = (len(rows) for rows in state.factors)
+  needed = hyper.least_signal * jnp.sqrt(1.0 * users * items) / hyper.loss
+  needed = jnp.maximum(needed, hyper.least_own * users)
+  return number < hyper.caution * needed
+
+
+def _known_items(state: State) -> Means:
+  """Means of items by all that was asked for of counts and sums.
+
+  A sum of clipped residuals is taken for n (share of those not clipped) times
+  how far off the mean was, errors of ratings and noise.
+  """
+  hyper, (total, precision) = state.hyper, state.left
+  users, pair, counted = len(state.factors.user), state.pair, state.counted
+  known = 1 / pair.count_variance
+  every = known + counted.precision
+  number = (known * pair.number + counted.total) / every
+  pair = pair._replace(number=number, count_variance=1 / every)
+  item = shrunk_means(**pair._asdict(), most=users)
+  bound = hyper.residual_bound / jnp.sqrt(2 * hyper.error_variance)
+  free = jax.scipy.special.erf(bound)  # of normal residuals
+  error = hyper.error_variance * (
+    free - 2 / jnp.sqrt(jnp.pi) * bound * jnp.exp(-jnp.square(bound))
+  ) + jnp.square(hyper.residual_bound) * (1 - free)
+  mass = free * item.number
+  # Times the precision, which is 0 where none were asked for.
+  rest = total - precision * mass * (item.mean - state.item.mean)
+  spread = precision * (mass * mass * item.variance + item.number * error) + 1
+  mean = item.mean + mass * item.variance * rest / spread
+  common = (mean * item.number).sum() / item.number.sum()
+  return item._replace(mean=mean, common=common)
+
+
+def _item_sums(key, state: State, data: Data) -> State:
+  """More of the items' counts and sums, in turn, in place of factors.
+
+  Privacy: `noisy_sums`, with factors that are 1 and, for counts, with labels so
+  low that every residual is the bound.
+  """
+  hyper, counts = state.hyper, state.done % 2 == 0
+  user, item = (jnp.zeros_like(rows) for rows in state.factors)
+  label = _label(data.by_item, state, state.user.mean, state.item.mean)
+  label = jnp.where(counts, -2 * hyper.residual_bound, label)
+  one = user.at[:, 0].set(1.0)
+  noisy = noisy_sums(key, state, data.by_item, label, item, one)[:, 0]
+  weight = 1 / jnp.square(_row_noise(state).std)
+
+  def with_more(sums: Sums, asked: jax.Array, unit: jax.Array) -> Sums:
+    own = jnp.where(asked, weight * unit * unit, 0.0)
+    return Sums(sums.total + own * noisy / unit, sums.precision + own)
+
+  state = state._replace(
+    factors=Factors(user, item),
+    counted=with_more(state.counted, counts, hyper.residual_bound),
+    left=with_more(state.left, ~counts, jnp.float32(-1)),
+  )
+  return state._replace(known=_known_items(state))
+
+
+def _unless_hidden(factors, key, state: State, data: Data) -> State:
+  """A step of `factors`, or of `_item_sums` where these are hidden."""
   # One of the two draws from the key, also where a batch computes both.
   kind, bits = jax.random.key_impl(key), jax.random.key_data(key)
 
-  def of(which):
-    return lambda bits, state: which(
+  def of(step):
+    return lambda bits, state: step(
       jax.random.wrap_key_data(bits, impl=kind), state, data
     )
 
-  return jax.lax.cond(_few(state), of(few), of(step), bits, state)
-
-
-def _nothing(key, state: State, data: Data) -> State:
-  del key, data
-  return state
+  return jax.lax.cond(_hidden(state), of(_item_sums), of(factors), bits, state)
 
 
 @functools.cache
-def _step(pure: bool, decides: bool, shift: int):
+def _step(pure: bool, shift: int):
   """A step; one object for equal arguments. Privacy: see `power_mf`."""
   how = pure, shift
-  phases = [
-    lambda key, state, data: _item_means(key, state, data, how),
-    lambda key, state, data: _user_biases(key, state, data, how),
-    _user_factors,
-    _item_factors,
-  ]
-  if decides:
-    alone = lambda key, state, data: _item_means_alone(key, state, data, shift)
-    instead = [alone, *[_nothing] * 3]
-    phases = [_number] + [
-      functools.partial(_unless_few, step, few)
-      for step, few in zip(phases, instead, strict=True)
-    ]
 
   def step(key: jax.Array, state: State, data: Data) -> State:
-    done = state.done
     if pure:
-      state = phases[0](key, state, data)
+      state = _item_means(key, state, data, how)
     else:
-      # The last two in turn.
-      first = len(phases) - 2
-      phase = jnp.where(done < first, done, first + (done - first) % 2)
-      of = lambda each: lambda key, state: each(key, state, data)
-      state = jax.lax.switch(phase, [*map(of, phases)], key, state)
-    return state._replace(done=done + 1)
+      phases = (
+        lambda key, state: _item_means(key, state, data, how),
+        lambda key, state: _user_biases(key, state, data, how),
+        lambda key, state: _unless_hidden(_user_factors, key, state, data),
+        lambda key, state: _unless_hidden(_item_factors, key, state, data),
+      )
+      done = state.done
+      phase = jnp.where(done < 2, done, 2 + done % 2)
+      state = jax.lax.switch(phase, phases, key, state)
+    return state._replace(done=state.done + 1)
 
   return step
 
@@ -317,8 +342,8 @@ def _items(state: State) -> jax.Array:
 
   Vectors are scaled so that users' vectors have a prior of variance 1.
   """
-  quarter, item = state.hyper.quarter, state.item
-  mean = quarter * (item.mean - item.common)
+  quarter, known = state.hyper.quarter, state.known
+  mean = quarter * (known.mean - known.common)
   columns = [mean[:, None], jnp.ones_like(mean)[:, None]]
   if state.factors.item.shape[1]:
     size, axes = eigen(state.prior)
@@ -334,15 +359,16 @@ def _model(state: State, data: Data) -> Release:
 
 def _released(state: State) -> Release:
   """Items; users fit around no bias, slope 1 and no vector."""
-  hyper, means, item = state.hyper, state.item, _items(state)
-  offset = (hyper.low + hyper.high) / 2 + hyper.quarter * means.common
+  hyper, known, item = state.hyper, state.known, _items(state)
+  offset = (hyper.low + hyper.high) / 2 + hyper.quarter * known.common
   prior = jnp.zeros(item.shape[1]).at[0].set(1.0)
   ridge = jnp.full_like(prior, hyper.vector_ridge).at[0].set(hyper.slope_ridge)
-  own = means.number.sum() / len(state.factors.user)
-  bias_ridge = settings.own_bias_ridge(hyper.bias_ridge, own)
+  own = known.number.sum() / len(state.factors.user)
+  share = hyper.least_bias_ridge * hyper.half_bias_ridge + own
+  bias_ridge = hyper.bias_ridge * share / (hyper.half_bias_ridge + own)
   ridge = (ridge * jnp.square(hyper.quarter)).at[1].set(bias_ridge)
   fit = Fit(prior, ridge)
-  return Release(Factors(None, item), offset, fit, means.number)
+  return Release(Factors(None, item), offset, fit, known.number)
 
 
 def power_mf(config: PowerMFConfig) -> System:
@@ -357,24 +383,18 @@ def power_mf(config: PowerMFConfig) -> System:
   Gaussian mechanism with multiplier m_s, and all of them, adaptively, one
   with 1/m^2 = sum of 1/m_s^2 (Dong, Roth and Su 2022, Corollary 3.3). Which
   steps there are, their shares, the rank and the rounds are settings; all
-  that depends on data (quantiles, gauges, priors, laws of counts and means) is
-  computed from noisy sums. With rank 0 the one step is L2-Laplace noise of
-  scale pair_sensitivity / epsilon on a row: epsilon, pure. With caution the
-  number of ratings, with Laplace noise, decides which of the two is run, both
-  for what is left of epsilon and delta: basic composition.
+  that depends on data (quantiles, gauges, priors, laws of counts and means,
+  and whether a step asks for sums of factors or of residuals, which have the
+  same bound) is computed from noisy sums. With rank 0 the one step is
+  L2-Laplace noise of scale pair_sensitivity / epsilon on a row: epsilon, pure.
   """
   plan, hyper = settings.plan(config), _hyper(config)
-  ratings = jnp.float32(0 if config.decides else np.inf)
 
   def init(key: jax.Array, data: Data) -> State:
     if config.rank:
       lattice.check_size(data, config.lattice_bits)
     users, items = (rows.num_rows for rows in data)
-    zero, enough = jnp.float32(0), {}
-    if config.decides:
-      each, least = settings.needed_ratings(config, users, items)
-      enough['ratings_per_factor'] = jnp.float32(each)
-      enough['least_ratings'] = jnp.float32(least)
+    zero = jnp.float32(0)
     means = lambda rows: Means(
       jnp.zeros(rows), jnp.ones(rows), zero, jnp.zeros(rows)
     )
@@ -383,16 +403,18 @@ def power_mf(config: PowerMFConfig) -> System:
       factors=Factors(jnp.zeros((users, config.rank)), start),
       user=means(users),
       item=means(items),
+      known=means(items),
       prior=jnp.zeros((config.rank, config.rank)),
+      counted=Sums(jnp.zeros(items), zero),
+      left=Sums(jnp.zeros(items), zero),
       pair=Pair(*jnp.zeros((2, items)), *jnp.ones(2)),
-      ratings=ratings,
       done=jnp.int32(0),
-      hyper=hyper._replace(**enough),
+      hyper=hyper,
     )
 
   return System(
     init=init,
-    step=_step(config.rank == 0, config.decides, config.shift),
+    step=_step(config.rank == 0, config.shift),
     model=_model,
     steps=plan.steps,
     guarantee=plan.guarantee,
@@ -403,10 +425,6 @@ def power_mf(config: PowerMFConfig) -> System:
 def _hyper(config: PowerMFConfig) -> Any:
   scales = settings.plan(config).noise
   pairs, rows = scales['counts and sums'], scales['factors']
-  (number,) = scales.get('number of ratings', (1.0,))
-  # The last one is for means alone.
-  pairs += (pairs[-1],) * (2 - len(pairs))
-  pairs += scales.get('counts and sums alone', pairs[-1:])
   spacing = 2.0 ** (config.shift - PRODUCT_BITS)
   limit = f'shift={config.shift}: use a larger shift or epsilon'
 
@@ -423,17 +441,18 @@ def _hyper(config: PowerMFConfig) -> Any:
     'count_scale',
     'residual_bound',
     'relaxation',
+    'caution',
     'bias_ridge',
     'vector_ridge',
     counts=table(
-      3,
+      2,
       (
         noise.lattice_noise(s / config.count_scale, spacing, limit=limit)
         for s in pairs
       ),
     ),
     totals=table(
-      3,
+      2,
       (
         noise.lattice_noise(s, spacing * settings.LABEL_BOUND, limit=limit)
         for s in pairs
@@ -457,9 +476,9 @@ def _hyper(config: PowerMFConfig) -> Any:
     gauge_power=settings.GAUGE_POWER,
     error_variance=settings.ERROR_VARIANCE,
     slope_ridge=settings.SLOPE_RIDGE,
-    # Steps before those of factors or of means.
-    before=int(config.decides),
-    number=noise.lattice_noise(number, 1.0, limit='use a larger epsilon'),
-    ratings_per_factor=1.0,
-    least_ratings=0.0,
+    least_bias_ridge=settings.LEAST_BIAS_RIDGE,
+    half_bias_ridge=settings.HALF_BIAS_RIDGE,
+    least_signal=settings.LEAST_SIGNAL,
+    least_own=settings.LEAST_OWN,
+    loss=settings.loss(config),
   )

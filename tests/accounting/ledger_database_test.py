@@ -205,7 +205,8 @@ def printed_by(code, *arguments):
     text=True,
     check=False,
   )
-  assert done.returncode == 0, done.stderr
+  print(done.stderr)  # shown where a test fails
+  assert done.returncode == 0
   return json.loads(done.stdout)
 
 

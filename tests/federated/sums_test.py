@@ -15,6 +15,7 @@ from deployments import (
   FIRSTS,
   KILLED,
   NODES,
+  RATINGS,
   SIZES,
   SUMS,
   SUMS_TRIAL,
@@ -31,7 +32,14 @@ from deployments import (
 from benchmarks.federated import parties
 from benchmarks.federated.processes import processes
 from dpmf_jax import certificates
-from dpmf_jax.federated import checks, envelopes, masks, messages
+from dpmf_jax.federated import (
+  checks,
+  envelopes,
+  folders,
+  in_process,
+  masks,
+  messages,
+)
 from dpmf_jax.federated.asking import TooFewNodesError
 from dpmf_jax.federated.journal import bytes_table, journal
 from dpmf_jax.federated.parties import recommender
@@ -61,6 +69,25 @@ def test_sum_is_the_simulators_but_for_the_shares(sums):
   assert np.isfinite(item).all()
   np.testing.assert_array_equal(sums.without_noise(), exact_sums(sums.plan))
   assert sums.shares().any()
+
+
+def test_all_parties_run_in_one_process(tmp_path):
+  folder, plan = prepared_trial(tmp_path, attempts=2, **SUMS_TRIAL)
+  item = in_process.run(folder, RATINGS, plan)
+  recommender_state = folder / 'recommender' / 'state'
+  sums = folders.saved(recommender_state, plan)['sums']
+  states = [folder / f'node-{number}' / 'state' for number in range(2)]
+  share = sum(folders.saved(s, plan)['share'].sum(axis=0) for s in states)
+  np.testing.assert_array_equal(sums - share, exact_sums(plan))
+  published = models.load_model(recommender_state / 'model')
+  np.testing.assert_array_equal(published.item_factors[:, :1], item)
+
+
+def test_without_a_node_of_this_process_nothing_is_passed_on(tmp_path):
+  folder, plan = prepared_trial(tmp_path, attempts=2, **SUMS_TRIAL)
+  with pytest.raises(TooFewNodesError):
+    in_process.run(folder, RATINGS, plan, silent=[1])
+  assert not (folder / 'recommender' / 'state' / 'model').exists()
 
 
 def test_restarted_aggregator_passes_on_one_sum(sums):

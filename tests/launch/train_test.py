@@ -555,3 +555,23 @@ def test_item_features_are_read_and_named(launch, ratings_file, tmp_path):
   )
   assert refused.returncode == 2
   assert '49 item(s) have no line' in refused.stderr
+
+
+@pytest.mark.parametrize(
+  ('given', 'said'),
+  [
+    (['--num_processes=2'], '--num_processes needs --coordinator=HOST:PORT'),
+    (['--coordinator=host'], '--coordinator=host must be HOST:PORT, or auto'),
+    (['--coordinator=host:1'], '--num_processes=None must be at least 1'),
+    (
+      ['--coordinator=host:1', '--num_processes=2', '--process_id=2'],
+      '--process_id=2 must be in 0..1, below --num_processes',
+    ),
+  ],
+)
+def test_wrong_processes_are_an_error(launch, tmp_path, given, said):
+  done = launch(
+    'train', '--dataset=synthetic-1m', f'--output={tmp_path}/run', *given
+  )
+  assert done.returncode == 2
+  assert done.stderr == f'error: {said}\n'

@@ -3,6 +3,8 @@
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from dpmf_jax.ratings import exchange, formats
 from dpmf_jax.ratings.table import DataError
 
 
-def together(count, work):
+def together(count, work) -> list[Any]:
   """What `work(among)` gives in each of so many threads, or raises."""
   barrier = threading.Barrier(count)
   sent = [None] * count
@@ -114,9 +116,8 @@ def test_a_process_without_users_is_an_error(tmp_path):
 
 
 def test_parts_keep_their_order():
+  every = [Path(f'{number}.csv') for number in range(7)]
   for count in range(1, 6):
-    parts = [
-      exchange.Among(k, count, list).parts(range(7)) for k in range(count)
-    ]
-    assert list(itertools.chain(*parts)) == list(range(7))
+    parts = [exchange.Among(k, count, list).parts(every) for k in range(count)]
+    assert list(itertools.chain(*parts)) == every
     assert all(parts)

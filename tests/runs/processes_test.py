@@ -134,16 +134,20 @@ def released(folder):
 
 @pytest.fixture(scope='module')
 def alone(parts, tmp_path_factory):
-  """The folder with what one process releases."""
+  """System -> the folder with what one process releases on two devices."""
   folder = tmp_path_factory.mktemp('alone')
   with pytest.warns(UserWarning, match='rated before'):
     ratings = formats.read(parts, scale=(1, 5))
-  for name, settings in _SYSTEMS.items():
-    train(
-      ratings, system=name, epsilon=4, key=3, devices=2, progress=False,
-      output=folder / name, **settings,
-    )  # fmt: skip
-  return folder
+
+  def trained(name):
+    if not (folder / name).exists():
+      train(
+        ratings, system=name, epsilon=4, key=3, devices=2, progress=False,
+        output=folder / name, **_SYSTEMS[name],
+      )  # fmt: skip
+    return folder / name
+
+  return trained
 
 
 @pytest.mark.parametrize('count', [2, 4])
@@ -158,10 +162,10 @@ def test_processes_release_what_one_does(parts, alone, tmp_path, count):
   ):
     assert code == 0, said
   for name in _SYSTEMS:
-    assert released(tmp_path / name) == released(alone / name), name
+    assert released(tmp_path / name) == released(alone(name)), name
     own, other = (
-      json.loads((folder / name / 'metrics.json').read_text())
-      for folder in (tmp_path, alone)
+      json.loads((folder / 'metrics.json').read_text())
+      for folder in (tmp_path / name, alone(name))
     )
     for key in ('num_train', 'num_test', 'baselines'):
       assert own.get(key) == pytest.approx(other.get(key)), (name, key)
@@ -199,7 +203,7 @@ def test_a_run_with_one_killed_goes_on_to_the_same_bits(parts, alone, tmp_path):
   assert (output / 'private' / 'checkpoint.safetensors').exists()
   for code, said in launched(4, *flags):
     assert code == 0, said
-  assert released(output) == released(alone / 'gaussian_mf')
+  assert released(output) == released(alone('gaussian_mf'))
 
 
 def test_a_run_with_the_first_killed_is_charged_once(parts, tmp_path):

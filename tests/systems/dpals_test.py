@@ -29,6 +29,7 @@ from dpmf_jax.plans.dpals import (
   alternatives,
   check_tails,
   lattice_spacing,
+  own_bias_ridge,
   plan,
   resolved,
   terms_bound,
@@ -518,8 +519,9 @@ def test_votes_are_odds_of_a_user_s_ratings(crowd, learned):
   unit = 2.0 / vote_bound(config) * float(learned.hyper.noise.spacing)
   size = np.asarray(learned.items.size, float) ** -2
   assert size.max() > 1
+  bias = own_bias_ridge(5.0, float(learned.items.own))
   ridges = [
-    (5.0, vector * size[0], vector * size[1], mean, popularity)
+    (bias, vector * size[0], vector * size[1], mean, popularity)
     for vector, mean, popularity in alternatives(config)
   ]
   assert len(ridges) == 12
