@@ -258,22 +258,21 @@ def surprise(train: Ratings, seed: int) -> Predicted:
   )
 
 
-def _lenskit(scorer: Any, train: Ratings, values: dict[str, np.ndarray]) -> Any:
-  """Trained, with a vocabulary that is numbers of rows and columns."""
+def lenskit(train: Ratings, seed: int) -> Predicted:
   import pandas as pd
+  from lenskit.als import BiasedMFScorer  # pyright: ignore
   from lenskit.data import from_interactions_df  # pyright: ignore
   from lenskit.training import TrainingOptions  # pyright: ignore
 
-  columns = {'user_id': train.user, 'item_id': train.item, **values}
-  scorer.train(from_interactions_df(pd.DataFrame(columns)), TrainingOptions())
-  return scorer
-
-
-def lenskit(train: Ratings, seed: int) -> Predicted:
-  from lenskit.als import BiasedMFScorer  # pyright: ignore
-
   del seed  # as it comes
-  model = _lenskit(BiasedMFScorer(), train, {'rating': train.value})
+  # Its ids are our numbers of rows and columns.
+  columns = {
+    'user_id': train.user,
+    'item_id': train.item,
+    'rating': train.value,
+  }
+  model = BiasedMFScorer()
+  model.train(from_interactions_df(pd.DataFrame(columns)), TrainingOptions())
   return _lenskit_scores(model)
 
 

@@ -83,29 +83,26 @@ def uniform(data: str, noise: Noise | None) -> Case:
 
 def weights(data: str, fractions: Mapping[str, float], x: float | None) -> Case:
   """The sound form: ratings weighted by their epsilons, none left out."""
-  return _case(
-    data,
-    curve='sound, weights',
-    form='sound',
-    system='personalized_pmf',
-    variant='sound',
-    settings=_with_delta({'epsilon': _HIGHEST, 'method': 'weights'}),
-    fractions=fractions,
-    x=x,
-  )
+  return _sound(data, fractions, x, epsilon=_HIGHEST, method='weights')
 
 
 def sampled(data: str, fractions: Mapping[str, float], t: float) -> Case:
   """The sound form of sampling at a threshold."""
+  return _sound(data, fractions, t, epsilon=t, method='sampling')
+
+
+def _sound(
+  data: str, fractions: Mapping[str, float], x: float | None, **given: Any
+) -> Case:
   return _case(
     data,
-    curve='sound, sampling',
+    curve=f'sound, {given["method"]}',
     form='sound',
     system='personalized_pmf',
     variant='sound',
-    settings=_with_delta({'epsilon': t, 'method': 'sampling'}),
+    settings=_with_delta(given),
     fractions=fractions,
-    x=t,
+    x=x,
   )
 
 

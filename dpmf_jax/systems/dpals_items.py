@@ -5,7 +5,8 @@ sums x = (n, s, B) of an item, noise of variance e^2 in each and item weights
 a taken off again:
 
   counts   n is a count plus noise; the prior is exponential.
-  means    s = n m + errors; m varies by `_SPREAD` around a common mean.
+  means    s = n m + errors; how much m varies around a common mean is estimated
+           from s (`spread_of_means`).
   vectors  B = n S q + errors, S the users' covariance, which all items share;
            the covariance of S q over items is estimated from B itself.
 
