@@ -275,8 +275,8 @@ def _sums_plan(config: LocalMFConfig) -> Plan:
     ),
     assumptions=_SUMMED,
     mechanism='one secure sum over users of (count, rating) for each item, '
-    f'with Gaussian noise of standard deviation {deviation:.6g} stars; one '
-    f'user moves it by at most {config.clip_norm:g} in L2 norm',
+    f'with Gaussian noise of standard deviation {deviation:.6g} quarters of '
+    f'the scale; one user moves it by at most {config.clip_norm:g} in L2 norm',
   )
   return Plan(
     guarantee=guarantee,

@@ -391,6 +391,7 @@ _AT_HOME = (
   'Each user sums up what is released of the items they interacted with, and '
   'keeps it: it is not covered.'
 )
+_RELEASED = ('item factors', 'offset', "prior and weights of users' sums")
 
 
 def _guarantee(
@@ -410,7 +411,7 @@ def _guarantee(
   if config.unit == 'user':
     return Guarantee(
       adversary=assumptions.JOINT_ADVERSARY,
-      released=('item factors', 'offset', 'item ids'),
+      released=(*_RELEASED, 'item ids'),
       secret=('ratings', 'user factors', 'user ids', 'random key'),
       assumptions=(
         assumptions.PUBLIC_SETTINGS,
@@ -424,7 +425,7 @@ def _guarantee(
     )
   return Guarantee(
     adversary=assumptions.RATING_ADVERSARY,
-    released=('item factors', 'offset', 'id lists'),
+    released=(*_RELEASED, 'id lists'),
     secret=('ratings', 'user factors', 'random key'),
     assumptions=(
       assumptions.PUBLIC_SETTINGS,
