@@ -8,6 +8,11 @@ _NODE = re.compile(r'^  (\w+)(\(?)\[', re.M)
 _EDGE = re.compile(r'^  (\w+) --> (\w+)$', re.M)
 _FENCE = re.compile(r'^```mermaid\n(.*?)^```$', re.S | re.M)
 _WIDTH, _ROW, _BOX = 760, 62, (96, 28)
+_HEAD = (
+  '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" '
+  'markerWidth="7" markerHeight="7" orient="auto">'
+  '<path class="head" d="M0 0 L8 4 L0 8 z"/></marker></defs>'
+)
 
 
 def drawn(markdown: str) -> str:
@@ -26,7 +31,7 @@ def svg(graph: str) -> str:
     if bracket:
       round_boxes.add(name)
   height = (max(level.values()) + 1) * _ROW
-  place = {}
+  place: dict[str, tuple[float, float]] = {}
   for number in set(level.values()):
     row = [name for name in level if level[name] == number]
     for index, name in enumerate(row):
@@ -37,7 +42,7 @@ def svg(graph: str) -> str:
   return (
     f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" '
     'aria-label="which room imports which" class="graph">'
-    f'{"".join(lines)}{"".join(boxes)}</svg>'
+    f'{_HEAD}{"".join(lines)}{"".join(boxes)}</svg>'
   )
 
 
@@ -47,7 +52,7 @@ def _line(start: tuple[float, float], end: tuple[float, float]) -> str:
   bend = (y1 + y2) / 2
   return (
     f'<path d="M{x1:.0f} {y1 + half:.0f} C{x1:.0f} {bend:.0f} {x2:.0f} '
-    f'{bend:.0f} {x2:.0f} {y2 - half:.0f}"/>'
+    f'{bend:.0f} {x2:.0f} {y2 - half:.0f}" marker-end="url(#head)"/>'
   )
 
 

@@ -3,7 +3,8 @@
 Pages are made of the code: one for each room, from its docstrings, and one with
 all public names. Whatever is in docs/privacy/ is in the menu. Lists, which are
 written as GitHub reads them, are turned into what Python-Markdown reads, and
-the graph, which GitHub draws with a script, into a drawing.
+the graph, which GitHub draws with a script, into a drawing. Short code stays on
+one line.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from docs.lists import listed
 
 # Flags and not functions: `dpmf COMMAND --help` has them.
 _NO_PAGE = {'commands'}
+_SHORT = re.compile(r'<code>([^<\s]{1,28})</code>')
 # What people look for, and the rooms in which it is.
 _PARTS = {
   'Train, and what comes of it': ('runs', 'keys'),
@@ -131,6 +133,11 @@ def on_files(files: Files, *, config: Any) -> Files:
 def on_page_markdown(markdown: str, **kwargs: Any) -> str:
   """The page with its graph drawn, and lists as Python-Markdown has them."""
   return drawn('\n'.join(listed(markdown.split('\n'))))
+
+
+def on_page_content(html: str, **kwargs: Any) -> str:
+  """The page in which short code is not broken, as after the -- of a flag."""
+  return _SHORT.sub(r'<code class="whole">\1</code>', html)
 
 
 class Examples(griffe.Extension):
