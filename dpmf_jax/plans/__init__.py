@@ -11,8 +11,8 @@ from dpmf_jax.plans.spec import Plan, Spec
 from dpmf_jax.types import Guarantee
 
 # A new system is a line here, `plans/NAME.py` with a SPEC and `systems/NAME.py`
-# with a function of that name; docs/design.md has a guide. What else is in
-# SPECS was registered by others, who state and do not prove.
+# with a function of that name; docs/contributing.md has a guide. What else is
+# in SPECS was registered by others, who state and do not prove.
 NAMES = (
   'gaussian_mf',
   'objective_pmf',
