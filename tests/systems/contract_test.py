@@ -20,6 +20,7 @@ CASES = [
 CASES += [
   ('objective_pmf', 'sound', 'loss', 'huber'),
   ('objective_pmf', 'sound', 'feature_share', 0.4),
+  ('power_mf', 'sound', 'number_share', 0.01),
 ]
 
 
@@ -29,7 +30,9 @@ def build(name, variant, *more, **settings):
   common = {'scale': (1.0, 5.0), 'delta': 1e-6, 'epsilon': 3.0, 'steps': 4}
   given = {k: v for k, v in common.items() if k in fields}
   if more:
-    given |= {more[0]: more[1], 'rank': 3, 'feature_steps': 3}
+    given |= {more[0]: more[1], 'rank': 3}
+  if 'feature_steps' in fields and more:
+    given['feature_steps'] = 3
   if name in ('dpals', 'power_mf', 'ranking_mf', 'local_ranking'):
     given['rank'] = 2  # for so few users dpals would choose 0
   return systems.build(
