@@ -408,6 +408,29 @@ def test_pure_noise_has_its_scale_too():
   assert accounting.epsilon(guarantee, least) == pytest.approx(0.5, rel=1e-5)
 
 
+def test_noise_of_means_that_were_chosen_has_its_scale_too():
+  data = training_data(empty_rows())
+  config = make(rank=2, rounds=1, epsilon=0.5, number_share=0.002)
+  state = power_mf(config).init(jax.random.key(0), data)
+  alone = jax.jit(module._item_means_alone, static_argnums=3)
+  pair = alone(
+    jax.random.key(1), state._replace(done=jnp.int32(1)), data, SHIFT
+  ).pair
+  norms = np.hypot(pair.number, pair.total)[1:]
+  (scale,) = plan(config).noise['counts and sums alone']
+  assert_scale(norms, scipy.stats.gamma(2).cdf, scale)
+  assert float(pair.total_variance) == pytest.approx(3 * scale**2, rel=1e-5)
+  # The others are where they would be without a number before them.
+  (first, second), rows = (
+    plan(config).noise[what] for what in ('counts and sums', 'factors')
+  )
+  hyper = state.hyper
+  np.testing.assert_allclose(hyper.totals.std, [first, second, scale], 1e-6)
+  for done, want in enumerate(rows, start=3):
+    at = module._row_noise(state._replace(done=jnp.int32(done)))
+    assert float(at.std) == pytest.approx(want, rel=1e-6)
+
+
 @pytest.mark.parametrize('rounds', [1, 8])
 def test_all_steps_together_spend_what_is_stated(rounds):
   config = make(rank=5, rounds=rounds, epsilon=2.0)
