@@ -52,6 +52,7 @@ from dpmf_jax.accounting.events import (
   ClaimedGaussianMF,
   ClaimedPure,
   Composed,
+  Either,
   Event,
   Gaussian,
   L2Laplace,

@@ -13,6 +13,10 @@ valid, and the smallest of valid bounds is one, too:
            the second is the larger one, and in `bounds` alone
   pld      privacy loss distributions, where delta is not tiny
 
+Where events are chosen by what was released before (`Either`), two of these
+hold: 'basic', with an equal part of delta for each choice and for all that is
+Gaussian, and Renyi's.
+
 Reference: Dwork and Roth (2014), Theorem 3.16, for 'basic'; the modules
 `response`, `laplace`, `rdp` and `pld` for the others.
 """
@@ -24,6 +28,8 @@ import sys
 from dataclasses import replace
 from functools import lru_cache
 
+import numpy as np
+
 from dpmf_jax.accounting import (
   gaussian,
   laplace,
@@ -34,7 +40,7 @@ from dpmf_jax.accounting import (
 )
 from dpmf_jax.accounting.events import (
   Composed,
-  DrawnEvent,
+  Either,
   Event,
   Gaussian,
   L2Laplace,
@@ -47,6 +53,7 @@ from dpmf_jax.accounting.events import (
   checked_delta,
   checked_epsilon,
   delta_left,
+  exact_noise,
   leaves,
   pure_epsilon,
   uncovered,
@@ -100,9 +107,8 @@ def merged(event: Event) -> tuple[ProvedEvent, ...]:
   """
   counts: dict[ProvedEvent, int] = {}
   for leaf in leaves(event):
-    one = replace(leaf, count=1)
-    if isinstance(one, DrawnEvent):
-      one = replace(one, uncovered=0.0)
+    one = exact_noise(replace(leaf, count=1))
+    assert isinstance(one, ProvedEvent)
     counts[one] = counts.get(one, 0) + leaf.count
   kinds = {
     leaf.sampling for leaf in counts if isinstance(leaf, SubsampledGaussian)
@@ -133,6 +139,8 @@ def epsilon_bounds(event: Event, delta: float) -> dict[str, float]:
   events, delta = merged(event), delta_left(event, delta)
   if not events and delta == 0:
     return {'exact': 0.0}
+  if any(isinstance(event, Either) for event in events):
+    return _chosen_epsilon_bounds(events, delta)
   if _all_gaussian(events):
     return {'exact': gaussian.epsilon_of(_mu(events), delta)}
   pure, rest = _split(events)
@@ -165,6 +173,8 @@ def delta_bounds(event: Event, epsilon: float) -> dict[str, float]:
 def _delta_bounds(event: Event, epsilon: float) -> dict[str, float]:
   """The same for exact noise."""
   events, epsilon = merged(event), checked_epsilon(epsilon)
+  if any(isinstance(event, Either) for event in events):
+    return _chosen_delta_bounds(events, epsilon)
   if _all_gaussian(events):
     return {'exact': gaussian.delta_of(_mu(events), epsilon)}
   pure, rest = _split(events)
@@ -204,6 +214,59 @@ def _epsilon_bounds_without_pld(
   curve = rdp.compose(*map(_curve, events))
   bounds['renyi_canonne'] = rdp.epsilon_canonne(curve, delta).epsilon
   return bounds
+
+
+def _chosen_epsilon_bounds(
+  events: tuple[ProvedEvent, ...], delta: float
+) -> dict[str, float]:
+  """`epsilon_bounds` where some events are chosen, of exact noise.
+
+  Privacy: basic composition takes an epsilon and a delta of each part that are
+  fixed in advance: those of a choice are the largest epsilon of what there is
+  to choose from, at its part of delta.
+  """
+  chosen, (pure, rest) = _chosen(events), _split(_unchosen(events))
+  if rest and delta == 0:
+    checked_delta(delta)
+  parts = sum(event.count for event in chosen) + bool(rest)
+  part = delta / parts * (1 - _ULP) if parts > 1 else delta
+  spent = [
+    event.count
+    * max(min(epsilon_bounds(one, part).values()) for one in event.events)
+    for event in chosen
+  ]
+  if rest:
+    spent.append(gaussian.epsilon_of(_mu(rest), part))
+  total = math.fsum([_pure_sum(pure), *spent]) * (1 + 2 * _ULP)
+  if delta == 0:
+    return {'basic': total}
+  curve = rdp.compose(*map(_curve, events))
+  renyi = rdp.epsilon_canonne(curve, checked_delta(delta)).epsilon
+  return {'basic': total, 'renyi_canonne': renyi}
+
+
+def _chosen_delta_bounds(
+  events: tuple[ProvedEvent, ...], epsilon: float
+) -> dict[str, float]:
+  """`_delta_bounds` where some are chosen; 'basic' for one choice alone."""
+  chosen, (pure, rest) = _chosen(events), _split(_unchosen(events))
+  bounds = {}
+  left = (epsilon - _pure_sum(pure) * (1 + _ULP)) * (1 - 4 * _ULP)
+  if left >= 0 and not rest and len(chosen) == 1 == chosen[0].count:
+    bounds['basic'] = max(
+      min(_delta_bounds(one, left).values()) for one in chosen[0].events
+    )
+  curve = rdp.compose(*map(_curve, events))
+  bounds['renyi_canonne'] = rdp.delta_canonne(curve, epsilon)
+  return bounds
+
+
+def _chosen(events: tuple[ProvedEvent, ...]) -> tuple[Either, ...]:
+  return tuple(event for event in events if isinstance(event, Either))
+
+
+def _unchosen(events: tuple[ProvedEvent, ...]) -> tuple[ProvedEvent, ...]:
+  return tuple(event for event in events if not isinstance(event, Either))
 
 
 @lru_cache(maxsize=8)
@@ -246,6 +309,11 @@ def _curve(event: ProvedEvent) -> rdp.Curve:
     return subsampled.rdp(event)
   if isinstance(event, Laplace | L2Laplace):
     return laplace.rdp(event)
+  if isinstance(event, Either):
+    curves, count = [curve_of(one) for one in event.events], event.count
+    return lambda order: (
+      count * np.max([curve(order) for curve in curves], axis=0) * (1 + _ULP)
+    )
   return response.rdp(event)
 
 
@@ -257,6 +325,7 @@ def _split(
     if isinstance(event, Gaussian | SubsampledGaussian):
       rest.append(event)
     else:
+      assert isinstance(event, PureEvent)
       pure.append(event)
   return tuple(pure), tuple(rest)
 

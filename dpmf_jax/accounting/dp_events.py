@@ -57,7 +57,7 @@ def to_dp_event(event: Event) -> DpEvent:
 
   Raises:
     ValueError: for what has no counterpart there: claims, `Pure`, `L2Laplace`,
-      and noise whose ends cost a delta.
+      `Either`, and noise whose ends cost a delta.
   """
   import dp_accounting  # here, as it is slow to import
 

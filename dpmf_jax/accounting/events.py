@@ -109,7 +109,20 @@ def _checked_sampling(value: str) -> str:
   return value
 
 
+def _checked_branches(values: Any) -> tuple[Any, ...]:
+  branches = tuple(values)
+  if not branches:
+    raise ValueError('events must hold at least one event, got none')
+  for part in (part for branch in branches for part in leaves(branch)):
+    if not isinstance(part, Gaussian | PureEvent):
+      raise ValueError(
+        f'events to choose from must be Gaussian or pure, got {part!r}'
+      )
+  return branches
+
+
 _CHECKS: dict[str, Callable[[Any], Any]] = {
+  'events': _checked_branches,
   'noise_multiplier': checked_multiplier,
   'epsilon': checked_epsilon,
   'count': lambda value: checked_count('count', value),
@@ -264,6 +277,27 @@ class SubsampledGaussian:
 
 
 @_event
+class Either:
+  """`count` times one of `events`, chosen by what was released before it.
+
+  What a choice is made by is an event of its own, earlier in a composition:
+  nothing else may depend on records.
+
+  Attributes:
+    events: those to choose from, Gaussian or pure, or compositions of such.
+    count: how many choices; each may depend on all that came before.
+
+  Privacy: once all that was released before is given, it is one of `events`.
+  So its delta at any epsilon, and its Renyi divergence at any order, is at most
+  the largest of theirs. Rules that need more than that, such as exact curves of
+  a composition, do not hold: what is chosen may depend on the loss so far.
+  """
+
+  events: tuple[Event, ...]
+  count: int = 1
+
+
+@_event
 class ClaimedGaussianMF:
   """`count` steps of Algorithm 1 as its paper accounts for them: a claim.
 
@@ -312,7 +346,7 @@ class Composed:
 
 PureEvent: TypeAlias = Laplace | L2Laplace | Pure | RandomizedResponse
 DrawnEvent: TypeAlias = Gaussian | L2Laplace | Pure
-ProvedEvent: TypeAlias = Gaussian | SubsampledGaussian | PureEvent
+ProvedEvent: TypeAlias = Gaussian | SubsampledGaussian | PureEvent | Either
 ClaimedEvent: TypeAlias = ClaimedGaussianMF | ClaimedPure
 Event: TypeAlias = ProvedEvent | ClaimedEvent | Composed
 
@@ -354,9 +388,13 @@ def uncovered(event: Event) -> float:
   q >= r q', for some r(output) <= 1. So it is no larger against q than p' is
   against q', whatever comes before and after, and the masses add up.
   """
-  return math.fsum(
-    part.uncovered for part in leaves(event) if isinstance(part, DrawnEvent)
-  )
+  return math.fsum(map(_uncovered, leaves(event)))
+
+
+def _uncovered(part: ProvedEvent) -> float:
+  if isinstance(part, Either):
+    return part.count * max(map(uncovered, part.events))
+  return part.uncovered if isinstance(part, DrawnEvent) else 0.0
 
 
 def delta_left(event: Event, delta: float) -> float:
@@ -389,6 +427,8 @@ def exact_noise(event: Event) -> Event:
   """
   if isinstance(event, Composed):
     return Composed(tuple(map(exact_noise, event.events)))
+  if isinstance(event, Either):
+    return replace(event, events=tuple(map(exact_noise, event.events)))
   return (
     replace(event, uncovered=0.0) if isinstance(event, DrawnEvent) else event
   )

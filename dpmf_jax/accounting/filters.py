@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 from dpmf_jax.accounting import composition, gaussian, rdp
 from dpmf_jax.accounting.events import (
   Composed,
+  Either,
   Event,
   Gaussian,
   ProvedEvent,
@@ -147,9 +148,15 @@ def _mu(event: ProvedEvent) -> float:
   Phi(mu/2) >= 1/(1 + e^-epsilon). Both sides of Phi(sqrt(pi/8) x) >=
   1/(1 + e^-x) agree at 0 and at infinity. The log of the ratio of their slopes
   is 2 log cosh(x/2) - pi x^2/16, whose own slope tanh(x/2) - pi x/8 is concave
-  and 0 at 0. So the difference of the two rises first and then falls.
+  and 0 at 0. So the difference of the two rises first and then falls. What is
+  chosen of several by what came before has at most the largest mu of them.
   """
-  if isinstance(event, PureEvent):
+  if isinstance(event, Either):
+    one = max(
+      gaussian.compose(map(_mu, leaves(part))) * (1 + 2 * _ULP)
+      for part in event.events
+    )
+  elif isinstance(event, PureEvent):
     one = math.sqrt(math.pi / 2) * pure_epsilon(event)
   else:  # a sample as if all of it had been used
     one = 1 / event.noise_multiplier

@@ -7,12 +7,14 @@ another value, are a group of ten and of two.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
 from dpmf_jax.accounting import accountant
 from dpmf_jax.accounting.events import (
   Composed,
   DrawnEvent,
+  Either,
   Event,
   Gaussian,
   ProvedEvent,
@@ -79,6 +81,11 @@ def of_any(epsilon: float, delta: float, size: int) -> tuple[float, float]:
 def _grouped(leaf: ProvedEvent, size: int) -> ProvedEvent | None:
   if isinstance(leaf, SubsampledGaussian):
     return None
+  if isinstance(leaf, Either):
+    # Of what was released before, of which a choice is made, nothing changes.
+    branches = [grouped(branch, size) for branch in leaf.events]
+    known = tuple(branch for branch in branches if branch is not None)
+    return Either(known, leaf.count) if len(known) == len(branches) else None
   if isinstance(leaf, Gaussian):
     multiplier = math.nextafter(leaf.noise_multiplier / size, 0.0)
     return Gaussian(multiplier, leaf.count)
@@ -97,20 +104,27 @@ def _lost(guarantee: Guarantee, size: int) -> float:
   """A delta for the ends of the noise; infinity where it is not known.
 
   Privacy: all releases of a pure part are (epsilon, uncovered)-DP together,
-  of which `of_any` is what a group has.
+  of which `of_any` is what a group has. Of events to choose from it is the
+  largest.
   """
   assert guarantee.event is not None
-  parts = leaves(guarantee.event)
+  return _lost_of(leaves(guarantee.event), guarantee.tails, size)
+
+
+def _lost_of(
+  parts: Sequence[ProvedEvent], tails: Tails | None, size: int
+) -> float:
   lost = 0.0
   for part in parts:
-    if isinstance(part, DrawnEvent) and not isinstance(part, Gaussian):
+    if isinstance(part, Either):
+      each = [_lost_of(leaves(one), tails, size) for one in part.events]
+      lost += part.count * max(each)
+    elif isinstance(part, DrawnEvent) and not isinstance(part, Gaussian):
       total = _times(pure_epsilon(part), part.count)
       lost += of_any(total, part.uncovered, size)[1]
   if not any(isinstance(part, Gaussian) for part in parts):
     return lost
-  if guarantee.tails is None:
-    return math.inf
-  return lost + tails_of_group(guarantee.tails, size)
+  return lost + tails_of_group(tails, size) if tails else math.inf
 
 
 def tails_of_group(tails: Tails, size: int) -> float:

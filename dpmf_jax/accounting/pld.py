@@ -28,6 +28,7 @@ from dpmf_jax.accounting.events import (
   Gaussian,
   Laplace,
   ProvedEvent,
+  PureEvent,
   RandomizedResponse,
   SubsampledGaussian,
   pure_epsilon,
@@ -148,7 +149,7 @@ def _one_release(library, event: ProvedEvent, grid: float) -> Distribution:
     return library.from_laplace_mechanism(
       event.noise_multiplier, value_discretization_interval=grid
     )
-  assert not isinstance(event, Gaussian)
+  assert isinstance(event, PureEvent)
   # Every other pure event: three losses at most, eps, 0 and -eps.
   epsilon, categories = pure_epsilon(event), 2
   if isinstance(event, RandomizedResponse):

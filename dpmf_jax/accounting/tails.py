@@ -99,10 +99,13 @@ def laplace_uncovered(epsilon: float) -> float:
   return 4 * math.exp(epsilon - LAPLACE_REACH)
 
 
-def max_l2_laplace_epsilon(dimension: int) -> float:
-  """The same for one draw of `laplace.l2_laplace` in that many dimensions."""
-  # What is taken off is more than the 1 in 1 + e^epsilon.
-  return math.log(2 * UNCOVERED / l2_laplace_uncovered(0.0, dimension)) - 1e-3
+def max_l2_laplace_epsilon(dimension: int, lost: float = UNCOVERED) -> float:
+  """The same for one draw of `laplace.l2_laplace` in that many dimensions.
+
+  With `lost` in place of UNCOVERED; minus infinity where there is none.
+  """
+  most = 2 * lost / l2_laplace_uncovered(0.0, dimension) - 1
+  return math.log(most) - 1e-3 if most > 0 else -math.inf
 
 
 def l2_laplace_uncovered(epsilon: float, dimension: int) -> float:

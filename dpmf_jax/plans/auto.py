@@ -7,7 +7,7 @@ from typing import Any
 
 from dpmf_jax.accounting import gaussian
 from dpmf_jax.accounting.events import checked_number
-from dpmf_jax.plans import moments
+from dpmf_jax.plans import moments, power_mf
 from dpmf_jax.types import Unit
 
 # Chosen on MovieLens-100K and 1M; see docs/results.md.
@@ -15,6 +15,9 @@ _MIN_SIGNAL = 14.0
 _SIGNAL_PER_FACTOR = 6.0
 _MANY_ROUNDS = 24.0
 _RANKS = 3, 16
+# Part of epsilon that ratings are counted with, where there may be factors. The
+# noise of the count is then a few percent of what decides, 10 U, or less.
+_NUMBER_SHARE = 0.002
 # Below this, vectors cost the items' means more than they bring. Between the
 # two ways MovieLens-100K has 25 to 35, MovieLens-1M 30 to 45.
 _VECTORS_FROM = 33.0
@@ -89,8 +92,10 @@ def recommended(
   above 0, it is `moments`. Else unit 'rating' (relation 'add_remove') is
   `power_mf`: factors where `signal` is at least 14, one for every 6 of it, 3 to
   16 of them, in 6 rounds below 24 and in 8 from there; and item means alone
-  below 14, or where delta is 0. Unit 'user' is `dpals`, with a rank by
-  `auto.rank_for`.
+  below 14, or where delta is 0 or there are fewer items than a user must have
+  ratings of. With factors it counts ratings first, and releases item means
+  alone where users have too few (`number_share`). Unit 'user' is `dpals`, with
+  a rank by `auto.rank_for`.
 
   Args:
     unit: what is protected.
@@ -100,7 +105,7 @@ def recommended(
       `moments` does not take.
 
   The scale of ratings has no part in it, as settings are in quarters of it,
-  nor has their number, which is private.
+  nor has their number, which is private: a run pays for what it asks of it.
 
   Privacy: a function of public facts. U and I are the lengths of the id lists,
   which every certificate declares public; no rating is looked at.
@@ -127,7 +132,7 @@ def recommended(
     rank = rank_for(mu, **facts)
     return 'dpals', {'relation': 'add_remove', 'rank': rank}
   rank, rounds = 0, 1
-  if delta > 0:
+  if delta > 0 and num_items >= power_mf.LEAST_OWN:
     strength = signal(**facts, **budget)
     if strength >= _MIN_SIGNAL:
       lowest, highest = _RANKS
@@ -138,4 +143,5 @@ def recommended(
     'relation': 'add_remove',
     'rank': rank,
     'rounds': rounds,
+    'number_share': _NUMBER_SHARE if rank else 0.0,
   }

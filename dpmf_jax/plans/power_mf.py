@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpmf_jax import accounting
-from dpmf_jax.accounting import tails
+from dpmf_jax.accounting import geometric, tails
 from dpmf_jax.accounting.rounding import PRODUCT_BITS
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP, equation_sensitivities
 from dpmf_jax.plans import assumptions
@@ -71,6 +72,11 @@ class PowerMFConfig:
     caution: Factors are asked for where there are, by noisy counts, this many
       times the ratings that they are thought to need, and more of item means
       elsewhere; with 0 factors are asked for everywhere.
+    number_share: Part of epsilon for the number of ratings, which is asked for
+      before all else. Where it is below `caution` times 10 for each user, item
+      means alone are released, with L2-Laplace noise as with rank 0. With 0 it
+      is not asked for and all noise is Gaussian, of which more runs fit into
+      the budget of a ledger.
     shift: Bits dropped from exact counts and sums; more for more users.
     lattice_bits: Sums of factors are rounded to 2^-this of their largest term,
       for at most 2^(30 - this) users and items.
@@ -89,6 +95,7 @@ class PowerMFConfig:
   residual_bound: float = declare.setting(default=0.6, minimum=1e-3, maximum=16)
   relaxation: float = declare.setting(default=0.5, above=0, maximum=1)
   caution: float = declare.setting(default=1.0, minimum=0)
+  number_share: float = declare.setting(default=0.0, minimum=0, maximum=0.5)
   bias_ridge: float = declare.own_ridge(default=5.0, what='a bias')
   vector_ridge: float = declare.own_ridge(default=1.5, what='a vector')
   shift: int = declare.setting(default=6, minimum=0, maximum=PRODUCT_BITS)
@@ -116,6 +123,30 @@ class PowerMFConfig:
     """Of the scale's width."""
     return (self.scale[1] - self.scale[0]) / 4
 
+  @property
+  def decides(self) -> bool:
+    """Whether the number of ratings decides between factors and means alone."""
+    return bool(self.rank and self.number_share)
+
+
+class _Parts(NamedTuple):
+  """What the number of ratings, and then all that it decides on, may spend."""
+
+  number: geometric.Law
+  epsilon: float
+  delta: float
+
+
+def _parts(config: PowerMFConfig) -> _Parts:
+  # More than 1 would tell nothing more.
+  number = geometric.law(min(config.number_share * config.epsilon, 1.0))
+  # A bit less, so that sums of floats are no more than what is stated.
+  return _Parts(
+    number,
+    (config.epsilon - number.epsilon) * (1 - 1e-12),
+    (config.delta - number.uncovered) * (1 - 1e-12),
+  )
+
 
 def _shares(config: PowerMFConfig) -> tuple[float, ...]:
   """Parts of the squared privacy loss, one for each step; their sum is 1."""
@@ -132,18 +163,56 @@ def _event(config: PowerMFConfig, most: float) -> accounting.Gaussian:
   # A rating moves a count and a sum on either side, and a row in each of the
   # releases of factors. The step with the largest share has the least noise.
   draws = 4 + 2 * config.rounds * config.rank
+  epsilon, delta, ends = config.epsilon, config.delta, 0.0
+  if config.decides:
+    _, epsilon, delta = _parts(config)
+    # What delta pays for is the worse of the two that are chosen from.
+    ends = tails.l2_laplace_uncovered(_means_epsilon(config), 2)
   return accounting.drawn_gaussian(
-    lambda multiplier: tails.uncovered(multiplier / most**0.5, draws),
-    delta=config.delta,
-    epsilon=config.epsilon,
+    lambda multiplier: max(
+      tails.uncovered(multiplier / most**0.5, draws), ends
+    ),
+    delta=delta,
+    epsilon=epsilon,
   )
 
 
+def _means_epsilon(config: PowerMFConfig) -> float:
+  """Of item means alone: no more than L2-Laplace noise can be drawn for.
+
+  Where these are one of two, its ends cost less than a hundredth of delta, as
+  those of the other do.
+  """
+  if not config.rank:
+    return config.epsilon
+  _, epsilon, delta = _parts(config)
+  lost = min(delta / 200, tails.UNCOVERED)
+  most = min(epsilon, tails.max_l2_laplace_epsilon(2, lost))
+  if not most > 0:
+    raise ValueError(
+      f'delta={config.delta!r} is too small for item means, which number_share='
+      f'{config.number_share!r} may choose: use a larger one, or 0'
+    )
+  return most
+
+
 def loss(config: PowerMFConfig) -> float:
-  """mu of all steps together, or epsilon where there are no factors."""
-  event = plan(config).guarantee.event
-  assert isinstance(event, accounting.Gaussian | accounting.L2Laplace)
-  return 1 / event.noise_multiplier
+  """mu of all steps with Gaussian noise, or epsilon where there are none."""
+  if not config.rank:
+    return config.epsilon
+  return 1 / _event(config, max(_shares(config))).noise_multiplier
+
+
+def needed_ratings(config: PowerMFConfig, num_users: int) -> float:
+  """With fewer item means are all that is asked for, if they are counted.
+
+  Users with a few ratings each are worth no factors, and their biases are not
+  known well enough to make items' means better: means then are best off with
+  all of a pure epsilon, whose noise is less than half.
+
+  Privacy: of settings and of the length of the list of users.
+  """
+  return config.caution * LEAST_OWN * num_users
 
 
 def pair_sensitivity(config: PowerMFConfig) -> float:
@@ -200,13 +269,15 @@ def plan(config: PowerMFConfig) -> Plan:
 
   It has these standard deviations, or this b of L2-Laplace noise at rank 0.
   """
-  return _factors_plan(config) if config.rank else _means_plan(config)
+  if not config.rank:
+    return _means_plan(config)
+  return _decided_plan(config) if config.decides else _factors_plan(config)
 
 
 def _means_plan(config: PowerMFConfig) -> Plan:
-  pair = pair_sensitivity(config)
-  scale = pair / config.epsilon * ROUNDED_UP
-  ends = tails.l2_laplace_uncovered(config.epsilon, 2)
+  pair, epsilon = pair_sensitivity(config), _means_epsilon(config)
+  scale = pair / epsilon * ROUNDED_UP
+  ends = tails.l2_laplace_uncovered(epsilon, 2)
   return Plan(
     guarantee=_guarantee(
       event=accounting.L2Laplace(scale / pair, 1, 2, ends),
@@ -254,6 +325,50 @@ def _factors_plan(config: PowerMFConfig) -> Plan:
   )
 
 
+def _decided_plan(config: PowerMFConfig) -> Plan:
+  """Factors, or means alone, as the noisy number of ratings says.
+
+  Privacy: an integer that a rating moves by 1 has noise of `geometric.law`.
+  Given it, all that follows is one of the two, both calibrated to what it
+  leaves of epsilon and delta: `accounting.Either`.
+  """
+  number, factors = _parts(config).number, _factors_plan(config)
+  means = _means_plan(config)
+  events = factors.guarantee.event, means.guarantee.event
+  return dataclasses.replace(
+    factors,
+    guarantee=dataclasses.replace(
+      factors.guarantee,
+      event=accounting.compose(
+        accounting.Pure(number.epsilon, 1, number.uncovered),
+        accounting.Either(tuple(event for event in events if event)),
+      ),
+      mechanism='the number of ratings with the difference of two geometric '
+      f'numbers, which is {number.epsilon:.6g}-DP; where that is enough, '
+      f'{factors.guarantee.mechanism}; and where it is not, in place of all '
+      f'this, {means.guarantee.mechanism}',
+    ),
+    steps=factors.steps + 1,
+    noise={
+      **factors.noise,
+      'number of ratings': (1 / number.epsilon,),
+      'counts and sums alone': means.noise['counts and sums'],
+    },
+    sensitivity={
+      **factors.sensitivity,
+      'number of ratings': 1.0,
+      'counts and sums alone': means.sensitivity['counts and sums'],
+    },
+    shares=None,
+    first_round=factors.first_round + 1,
+  )
+
+
+def number_law(config: PowerMFConfig) -> geometric.Law:
+  """Of the noise on the number of ratings, where it is asked for."""
+  return _parts(config).number
+
+
 def _guarantee(**stated: Any) -> Guarantee:
   return Guarantee(
     status='proved',
@@ -287,6 +402,8 @@ _CASES: tuple[tuple[dict[str, Any], Start], ...] = (
     'aligned',
   ),
   ({'epsilon': 1.0, 'rank': 2, 'rounds': 2, 'caution': 0.0}, 'random'),
+  # A few ratings are too few: means alone, after the number of ratings.
+  ({'epsilon': 4.0, 'rank': 1, 'rounds': 1, 'number_share': 0.1}, 'known'),
 )
 
 SPEC = Spec(

@@ -13,6 +13,10 @@ Where the noisy counts say that there are too few ratings for factors, the same
 steps ask for counts and clipped residuals of items instead, which make the
 means better (`_item_sums`).
 
+With `number_share` a step before these asks for the number of ratings, with
+integer noise. Where users have too few of them, item means are all that is
+asked for then, as with rank 0.
+
 The first item factors are random. Residuals are those of the model so far, so
 a round corrects it, and rounds average noise out (`relaxation`). Each user at
 last fits a bias, a slope on the item means and a vector to their own ratings
@@ -39,7 +43,7 @@ from dpmf_jax.kernels import lattice, normal
 from dpmf_jax.kernels.dense import eigen
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.kernels.slices import take
-from dpmf_jax.mechanisms import laplace, noise
+from dpmf_jax.mechanisms import geometric, laplace, noise
 from dpmf_jax.plans import power_mf as settings
 from dpmf_jax.plans.power_mf import PowerMFConfig
 from dpmf_jax.rows import Data, Rows
@@ -81,6 +85,7 @@ class State(NamedTuple):
   counted: Sums  # ratings
   left: Sums  # what the means leave of them, clipped
   pair: Pair  # what `item` is made of, from the middle of the scale
+  ratings: jax.Array  # int32, how many; 0 before they are asked for
   done: jax.Array  # int32, steps so far
   hyper: Any  # `traced`
 
@@ -121,9 +126,9 @@ def noisy_pair(key, state: State, rows: Rows, others: int, label, how):
     draws = laplace.l2_laplace(key, shape, rows.mesh)
   else:
     (draws,) = noise.draws(key, [shape], rows.mesh)
-  of_count, of_total = (
-    _at(own, state.done) for own in (hyper.counts, hyper.totals)
-  )
+  # Those of means alone are the last.
+  place = -1 if pure else state.done - hyper.before
+  of_count, of_total = (_at(own, place) for own in (hyper.counts, hyper.totals))
   column = lambda k: noise.Draws(*(part[:, k] for part in draws))
   count = of_count.add(counts.matrix[:, 0], column(0))
   total = of_total.add(counts.vector[:, 0], column(1))
@@ -159,10 +164,10 @@ def noisy_sums(key, state: State, rows: Rows, label, own, other):
 
 def _row_noise(state: State) -> noise.LatticeNoise:
   """Of sums of factors, which are asked for after counts and sums."""
-  return _at(state.hyper.rows, state.done - 2)
+  return _at(state.hyper.rows, state.done - state.hyper.before - 2)
 
 
-def _at(table: noise.LatticeNoise, step: jax.Array) -> noise.LatticeNoise:
+def _at(table: noise.LatticeNoise, step: jax.Array | int) -> noise.LatticeNoise:
   return jax.tree.map(lambda column: column[step], table)
 
 
@@ -173,7 +178,7 @@ def _rows(state: State, noisy, own, other, counts):
   """
   hyper = state.hyper
   # Mixing with the old factors averages noise out.
-  mixed = state.done >= hyper.full_steps
+  mixed = state.done - hyper.before >= hyper.full_steps
   gain = jnp.where(mixed, hyper.relaxation, 1.0)
   moment = second_moment(other, counts[1])
   # What own factors explain already is not in the residuals.
@@ -190,12 +195,28 @@ def _rows(state: State, noisy, own, other, counts):
   return (1 - gain) * own + gain * found, prior
 
 
+def _number(key, state: State, data: Data) -> State:
+  """How many ratings there are, noisy.
+
+  Privacy: one rating moves the exact integer by 1; see `geometric_noise`.
+  """
+  exact = jnp.sum(data.by_user.length, dtype=jnp.int32)
+  noisy = exact + geometric.geometric_noise(key, state.hyper.coins)
+  return state._replace(ratings=noisy)
+
+
 def _item_means(key, state: State, data: Data, how) -> State:
   rows, users = data.by_item, data.by_user.num_rows
   label = _label(rows, state, None)
   pair = noisy_pair(key, state, rows, users, label, how)
   item = shrunk_means(**pair._asdict(), most=users)
   return state._replace(item=item, known=item, pair=pair)
+
+
+def _item_means_alone(key, state: State, data: Data, shift: int) -> State:
+  """Item means as with rank 0, and no factors."""
+  none = jax.tree.map(jnp.zeros_like, state.factors)
+  return _item_means(key, state, data, (True, shift))._replace(factors=none)
 
 
 def _user_biases(key, state: State, data: Data, how) -> State:
@@ -216,7 +237,7 @@ def _user_factors(key, state: State, data: Data) -> State:
   noisy = noisy_sums(key, state, data.by_user, label, user, item)
   user, prior = _rows(state, noisy, user, item, counts)
   # The first item factors are random and no part of the model.
-  item = jnp.where(state.done == 2, 0.0, item)
+  item = jnp.where(state.done - hyper.before == 2, 0.0, item)
   return state._replace(factors=Factors(user, item), prior=prior)
 
 
@@ -281,7 +302,8 @@ def _item_sums(key, state: State, data: Data) -> State:
   Privacy: `noisy_sums`, with factors that are 1 and, for counts, with labels so
   low that every residual is the bound.
   """
-  hyper, counts = state.hyper, state.done % 2 == 0
+  hyper = state.hyper
+  counts = (state.done - hyper.before) % 2 == 0
   user, item = (jnp.zeros_like(rows) for rows in state.factors)
   label = _label(data.by_item, state, state.user.mean, state.item.mean)
   label = jnp.where(counts, -2 * hyper.residual_bound, label)
@@ -303,6 +325,22 @@ def _item_sums(key, state: State, data: Data) -> State:
 
 def _unless_hidden(factors, key, state: State, data: Data) -> State:
   """A step of `factors`, or of `_item_sums` where these are hidden."""
+  return _one_of(_hidden(state), _item_sums, factors, key, state, data)
+
+
+def _unless_few(step, few, key, state: State, data: Data) -> State:
+  """`step`, or `few` where users have too few ratings, by their number."""
+  is_few = state.ratings < state.hyper.needed
+  return _one_of(is_few, few, step, key, state, data)
+
+
+def _nothing(key, state: State, data: Data) -> State:
+  del key, data
+  return state
+
+
+def _one_of(first: jax.Array, one, other, key, state: State, data: Data):
+  """The state after `one` where `first`, else after `other`."""
   # One of the two draws from the key, also where a batch computes both.
   kind, bits = jax.random.key_impl(key), jax.random.key_data(key)
 
@@ -311,28 +349,38 @@ def _unless_hidden(factors, key, state: State, data: Data) -> State:
       jax.random.wrap_key_data(bits, impl=kind), state, data
     )
 
-  return jax.lax.cond(_hidden(state), of(_item_sums), of(factors), bits, state)
+  return jax.lax.cond(first, of(one), of(other), bits, state)
 
 
 @functools.cache
-def _step(pure: bool, shift: int):
+def _step(pure: bool, decides: bool, shift: int):
   """A step; one object for equal arguments. Privacy: see `power_mf`."""
   how = pure, shift
+  phases = [
+    lambda key, state, data: _item_means(key, state, data, how),
+    lambda key, state, data: _user_biases(key, state, data, how),
+    functools.partial(_unless_hidden, _user_factors),
+    functools.partial(_unless_hidden, _item_factors),
+  ]
+  if decides:
+    alone = lambda key, state, data: _item_means_alone(key, state, data, shift)
+    instead = [alone, *[_nothing] * 3]
+    phases = [_number] + [
+      functools.partial(_unless_few, step, few)
+      for step, few in zip(phases, instead, strict=True)
+    ]
 
   def step(key: jax.Array, state: State, data: Data) -> State:
+    done = state.done
     if pure:
-      state = _item_means(key, state, data, how)
+      state = phases[0](key, state, data)
     else:
-      phases = (
-        lambda key, state: _item_means(key, state, data, how),
-        lambda key, state: _user_biases(key, state, data, how),
-        lambda key, state: _unless_hidden(_user_factors, key, state, data),
-        lambda key, state: _unless_hidden(_item_factors, key, state, data),
-      )
-      done = state.done
-      phase = jnp.where(done < 2, done, 2 + done % 2)
-      state = jax.lax.switch(phase, phases, key, state)
-    return state._replace(done=state.done + 1)
+      # The last two in turn.
+      first = len(phases) - 2
+      phase = jnp.where(done < first, done, first + (done - first) % 2)
+      of = lambda each: lambda key, state: each(key, state, data)
+      state = jax.lax.switch(phase, [*map(of, phases)], key, state)
+    return state._replace(done=done + 1)
 
   return step
 
@@ -387,6 +435,9 @@ def power_mf(config: PowerMFConfig) -> System:
   and whether a step asks for sums of factors or of residuals, which have the
   same bound) is computed from noisy sums. With rank 0 the one step is
   L2-Laplace noise of scale pair_sensitivity / epsilon on a row: epsilon, pure.
+  With number_share the number of ratings, which a rating moves by 1, has
+  integer noise, and it alone decides which of the two is run, with what it
+  leaves of epsilon and delta (`accounting.Either`).
   """
   plan, hyper = settings.plan(config), _hyper(config)
 
@@ -394,7 +445,7 @@ def power_mf(config: PowerMFConfig) -> System:
     if config.rank:
       lattice.check_size(data, config.lattice_bits)
     users, items = (rows.num_rows for rows in data)
-    zero = jnp.float32(0)
+    zero, needed = jnp.float32(0), settings.needed_ratings(config, users)
     means = lambda rows: Means(
       jnp.zeros(rows), jnp.ones(rows), zero, jnp.zeros(rows)
     )
@@ -408,13 +459,14 @@ def power_mf(config: PowerMFConfig) -> System:
       counted=Sums(jnp.zeros(items), zero),
       left=Sums(jnp.zeros(items), zero),
       pair=Pair(*jnp.zeros((2, items)), *jnp.ones(2)),
+      ratings=jnp.int32(0),
       done=jnp.int32(0),
-      hyper=hyper,
+      hyper=hyper._replace(needed=jnp.float32(needed)),
     )
 
   return System(
     init=init,
-    step=_step(config.rank == 0, config.shift),
+    step=_step(config.rank == 0, config.decides, config.shift),
     model=_model,
     steps=plan.steps,
     guarantee=plan.guarantee,
@@ -425,6 +477,9 @@ def power_mf(config: PowerMFConfig) -> System:
 def _hyper(config: PowerMFConfig) -> Any:
   scales = settings.plan(config).noise
   pairs, rows = scales['counts and sums'], scales['factors']
+  # Of items, of users, and of items where means are all there is.
+  alone = scales.get('counts and sums alone', pairs[-1:])
+  pairs = (*pairs, *alone)[:2] + alone
   spacing = 2.0 ** (config.shift - PRODUCT_BITS)
   limit = f'shift={config.shift}: use a larger shift or epsilon'
 
@@ -445,14 +500,14 @@ def _hyper(config: PowerMFConfig) -> Any:
     'bias_ridge',
     'vector_ridge',
     counts=table(
-      2,
+      3,
       (
         noise.lattice_noise(s / config.count_scale, spacing, limit=limit)
         for s in pairs
       ),
     ),
     totals=table(
-      2,
+      3,
       (
         noise.lattice_noise(s, spacing * settings.LABEL_BOUND, limit=limit)
         for s in pairs
@@ -481,4 +536,9 @@ def _hyper(config: PowerMFConfig) -> Any:
     least_signal=settings.LEAST_SIGNAL,
     least_own=settings.LEAST_OWN,
     loss=settings.loss(config),
+    before=int(config.decides),  # steps: the number of ratings
+    coins=geometric.coin_words(settings.number_law(config))
+    if config.decides
+    else (),
+    needed=0.0,
   )

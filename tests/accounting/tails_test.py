@@ -24,6 +24,7 @@ L2 = (1 + math.exp(EPSILON)) * tails.beyond(tails.REACH)
 DRAWN = [
   ('gaussian_mf', {}, 1e-14),
   ('power_mf', {'rank': 3}, 1e-14),
+  ('power_mf', {'rank': 3, 'number_share': 0.002}, 3e-14),
   ('power_mf', {'rank': 0}, 5 * L2),
   ('objective_pmf', {'relation': 'replace'}, 3 * L2),
   ('objective_pmf', {'relation': 'add_remove'}, 5 * L2),

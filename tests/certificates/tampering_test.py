@@ -76,6 +76,7 @@ def every_certificate():
   yield 'gaussian_mf', 'sound', optimizer
   yield 'local_mf', 'sound', {'levels': (1.0, 2.0, 5.0)}
   yield 'local_mf', 'sound', {'unit': 'user', 'epsilon': 8.0}
+  yield 'power_mf', 'sound', {'number_share': 0.002}
   yield 'ranking_mf', 'sound', {'unit': 'user', 'rank': 0, 'epsilon': 8.0}
 
 

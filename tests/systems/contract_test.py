@@ -20,6 +20,7 @@ CASES = [
 CASES += [
   ('objective_pmf', 'sound', 'loss', 'huber'),
   ('objective_pmf', 'sound', 'feature_share', 0.4),
+  ('power_mf', 'sound', 'number_share', 0.01),
 ]
 
 
@@ -29,7 +30,9 @@ def build(name, variant, *more, **settings):
   common = {'scale': (1.0, 5.0), 'delta': 1e-6, 'epsilon': 3.0, 'steps': 4}
   given = {k: v for k, v in common.items() if k in fields}
   if more:
-    given |= {more[0]: more[1], 'rank': 3, 'feature_steps': 3}
+    given |= {more[0]: more[1], 'rank': 3}
+  if 'feature_steps' in fields and more:
+    given['feature_steps'] = 3
   if name in ('dpals', 'power_mf', 'ranking_mf', 'local_ranking'):
     given['rank'] = 2  # for so few users dpals would choose 0
   return systems.build(
@@ -105,8 +108,10 @@ def test_steps_are_those_of_the_guarantee(case):
   if 'steps' in entry.config.__dataclass_fields__:
     assert system.steps == 4
   if system.guarantee.event is not None:
-    # One for each step, or one for the whole run.
-    assert accounting.count_of(system.guarantee.event) in (1, system.steps)
+    # One for each step, or one for the whole run; with a number that decides,
+    # one for that and one for all that it decides on.
+    whole = 2 if 'number_share' in case else 1
+    assert accounting.count_of(system.guarantee.event) in (whole, system.steps)
 
 
 def test_release_holds_no_more_than_the_model(case, data):

@@ -168,6 +168,124 @@ def test_counts_and_residuals_in_place_of_factors_have_the_same_bound(done):
   assert largest > 0.99 * bound
 
 
+number_of = jax.jit(module._number)
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+def test_a_rating_less_moves_their_number_by_one(devices):
+  ratings, config = spread_ratings(), make(rank=3, number_share=0.01)
+  assert plan(config).sensitivity['number of ratings'] == 1.0
+  mesh = device_mesh(2) if devices == 2 else None
+
+  def number(table):
+    data = training_data(table, mesh=mesh)
+    state = power_mf(config).init(jax.random.key(0), data)
+    # The same noise for all tables.
+    return int(number_of(jax.random.key(1), state, data).ratings)
+
+  before = number(ratings)
+  for gone in range(len(ratings)):
+    kept = ratings.take(np.arange(len(ratings)) != gone)
+    assert number(kept) == before - 1
+
+
+def test_the_number_of_ratings_has_the_noise_that_is_stated():
+  data = training_data(spread_ratings())
+  config = make(rank=3, number_share=0.002, epsilon=5.0)
+  state = power_mf(config).init(jax.random.key(0), data)
+  found = jax.jit(jax.vmap(lambda key: module._number(key, state, data)))(
+    jax.random.split(jax.random.key(0), 20_000)
+  ).ratings
+  (scale,) = plan(config).noise['number of ratings']
+  assert scale == pytest.approx(100)
+  assert_scale(np.asarray(found) - 12, 'laplace', scale)
+
+
+@pytest.mark.parametrize('epsilon', [0.1, 1.0, 5.0, 25.0])
+def test_what_the_number_decides_on_spends_what_is_left(epsilon):
+  """Either of the two, and the number besides, is what is stated."""
+  config = make(rank=4, epsilon=epsilon, number_share=0.002)
+  made = plan(config)
+  number, either = made.guarantee.event.events
+  assert (
+    number.epsilon == 0.002 * epsilon == 1 / made.noise['number of ratings'][0]
+  )
+  stated = accounting.epsilon(made.guarantee, config.delta)
+  assert (1 - 1e-6) * epsilon <= stated <= epsilon
+  factors, means = either.events
+  squares = [
+    (made.sensitivity[what] / scale) ** 2
+    for what in ('counts and sums', 'factors')
+    for scale in made.noise[what]
+  ]
+  # A millionth more, for float32, in both.
+  assert factors.noise_multiplier < 1 / np.sqrt(sum(squares))
+  what = 'counts and sums alone'
+  loss = made.sensitivity[what] / made.noise[what][0]
+  assert means.noise_multiplier == pytest.approx(1 / loss, rel=1e-12)
+  for one in (factors, means):
+    part = accounting.delta_left(made.guarantee.event, config.delta)
+    exact = accounting.exact_noise(one)
+    assert number.epsilon + accounting.epsilon(exact, part) <= epsilon
+  # After the first step the number is spent, and after two all of it may be.
+  spent = [made.epsilon(steps, config.delta) for steps in (0, 1, 2, made.steps)]
+  assert spent[0] == 0
+  assert 0.9 * number.epsilon < spent[1] <= number.epsilon
+  assert spent[2] == spent[3] == stated
+  assert made.steps == plan(make(rank=4, epsilon=epsilon)).steps + 1
+  assert [made.rounds(steps) for steps in (2, 3, 5)] == [None, 0, 1]
+
+
+def test_the_number_alone_decides():
+  """Means as with rank 0 below what is needed, and all steps from there."""
+  data = training_data(spread_ratings())
+  config = make(rank=2, rounds=1, epsilon=10.0, number_share=0.002)
+  system = power_mf(config)
+  start = system.init(jax.random.key(0), data)
+  assert float(start.hyper.needed) == 60  # ten for each of six users
+  step = jax.jit(system.step)
+
+  def run(ratings):
+    state = start._replace(ratings=jnp.int32(ratings), done=jnp.int32(1))
+    for number in range(1, system.steps):
+      state = step(jax.random.key(number), state, data)
+    return state
+
+  few, enough = run(59), run(60)
+  means = power_mf(make(rank=0, epsilon=10.0))
+  alone = jax.jit(means.step)(
+    jax.random.key(1), means.init(jax.random.key(0), data), data
+  )
+  # The same draws, of nearly the same scale.
+  np.testing.assert_allclose(few.pair.number, alone.pair.number, rtol=0.05)
+  assert not np.asarray(few.factors.item).any()
+  # Nothing was asked of users.
+  for found, begun in zip(few.user, start.user, strict=True):
+    np.testing.assert_array_equal(found, begun)
+  plain = power_mf(make(rank=2, rounds=1, epsilon=10.0))
+  state = plain.init(jax.random.key(0), data)
+  for number in range(plain.steps):
+    state = jax.jit(plain.step)(jax.random.key(number + 1), state, data)
+  np.testing.assert_allclose(enough.pair.number, state.pair.number, rtol=0.05)
+  np.testing.assert_allclose(enough.user.mean, state.user.mean, atol=0.05)
+
+
+def test_a_run_that_decides_goes_on_where_it_was():
+  data = training_data(spread_ratings())
+  system = power_mf(make(rank=2, rounds=2, number_share=0.01))
+  kept = {}
+  whole = fit(
+    system, jax.random.key(3), data, report_every=1,
+    callbacks=[lambda progress: kept.update({progress[0]: progress[1]})],
+  )  # fmt: skip
+  for done in (1, 2, 4):
+    again = fit(system, jax.random.key(3), data, start=(done, kept[done]))
+    for one, other in zip(
+      jax.tree.leaves(whole), jax.tree.leaves(again), strict=True
+    ):
+      np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize('rank', [3, 15, 63])
 def test_rounding_moves_every_coordinate_of_a_row(rank):
   """So that the bound must grow with the rank, by what rounding adds.
@@ -288,6 +406,29 @@ def test_pure_noise_has_its_scale_too():
   guarantee = power_mf(config).guarantee
   least = accounting.uncovered(guarantee)
   assert accounting.epsilon(guarantee, least) == pytest.approx(0.5, rel=1e-5)
+
+
+def test_noise_of_means_that_were_chosen_has_its_scale_too():
+  data = training_data(empty_rows())
+  config = make(rank=2, rounds=1, epsilon=0.5, number_share=0.002)
+  state = power_mf(config).init(jax.random.key(0), data)
+  alone = jax.jit(module._item_means_alone, static_argnums=3)
+  pair = alone(
+    jax.random.key(1), state._replace(done=jnp.int32(1)), data, SHIFT
+  ).pair
+  norms = np.hypot(pair.number, pair.total)[1:]
+  (scale,) = plan(config).noise['counts and sums alone']
+  assert_scale(norms, scipy.stats.gamma(2).cdf, scale)
+  assert float(pair.total_variance) == pytest.approx(3 * scale**2, rel=1e-5)
+  # The others are where they would be without a number before them.
+  (first, second), rows = (
+    plan(config).noise[what] for what in ('counts and sums', 'factors')
+  )
+  hyper = state.hyper
+  np.testing.assert_allclose(hyper.totals.std, [first, second, scale], 1e-6)
+  for done, want in enumerate(rows, start=3):
+    at = module._row_noise(state._replace(done=jnp.int32(done)))
+    assert float(at.std) == pytest.approx(want, rel=1e-6)
 
 
 @pytest.mark.parametrize('rounds', [1, 8])
@@ -438,6 +579,22 @@ def test_users_of_two_ratings_are_no_worse_off_than_with_their_means(epsilon):
   assert np.abs(np.asarray(model.number) - true).mean() < 0.7 * of_pair
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('epsilon', [1.0, 5.0])
+def test_where_users_have_few_ratings_auto_is_as_good_as_means(epsilon):
+  train, _, data, held = sparse()
+
+  def error(**fields):
+    system = power_mf(make(scale=(1.0, 10.0), epsilon=epsilon, **fields))
+    state = fit(system, jax.random.key(0), data)
+    model = jax.jit(system.model)(state, data)
+    return metrics.rmse(model, held, train.scale)
+
+  means, auto = error(rank=0), error(rank=3, rounds=6, number_share=0.002)
+  assert auto == pytest.approx(means, abs=0.01)
+  assert auto < error(rank=3, rounds=6)
+
+
 @pytest.mark.parametrize('rank', [1, 3])
 def test_a_gauge_keeps_products_and_bounds_norms(rank):
   rng = np.random.default_rng(0)
@@ -563,6 +720,9 @@ def test_other_scales_give_the_same_up_to_scale(small_ratings):
     ({'residual_bound': 100.0}, 'residual_bound=100.0 must be'),
     ({'epsilon': 60.0, 'delta': 1e-15}, 'delta=1e-15 is too small'),
     ({'scale': (1000.0, 1001.0)}, 'too far from 0'),
+    ({'number_share': 0.6}, r'number_share=0.6 must be in \[0, 0.5\]'),
+    ({'number_share': 0.1, 'delta': 1e-16}, 'delta=1e-16 is too small for'),
+    ({'number_share': 1e-8}, 'of a count must be in'),
   ],
 )
 def test_wrong_settings_are_named(fields, message):
@@ -623,7 +783,12 @@ def test_the_rule_is_what_the_documents_say(name, epsilon, rank, rounds):
     delta=1e-6,
   )
   assert system == 'power_mf'
-  assert given == {'relation': 'add_remove', 'rank': rank, 'rounds': rounds}
+  assert given == {
+    'relation': 'add_remove',
+    'rank': rank,
+    'rounds': rounds,
+    'number_share': 0.002 if rank else 0.0,
+  }
   PowerMFConfig(scale=SCALE, epsilon=epsilon, delta=1e-6, **given)
 
 
