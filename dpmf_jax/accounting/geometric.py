@@ -32,7 +32,7 @@ WORD_BITS = 64
 # With these the noise is below 2^22, and counts up to 2^30 fit int32 with it.
 MAX_DIGITS = 22
 # epsilon 2^J is at least this, and less than twice as much: the noise ends with
-# a chance of e^-32 at most, where the last coin still has 18 bits.
+# a chance of about e^-32 at most, where the last coin still has 18 bits.
 _REACH = 32.0
 
 

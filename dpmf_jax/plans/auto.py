@@ -85,6 +85,7 @@ def recommended(
   epsilon: float,
   delta: float,
   items_known: bool = False,
+  in_ledger: bool = False,
 ) -> tuple[str, dict[str, Any]]:
   """(system, settings of its config) for these facts.
 
@@ -93,9 +94,9 @@ def recommended(
   `power_mf`: factors where `signal` is at least 14, one for every 6 of it, 3 to
   16 of them, in 6 rounds below 24 and in 8 from there; and item means alone
   below 14, or where delta is 0 or there are fewer items than a user must have
-  ratings of. With factors it counts ratings first, and releases item means
-  alone where users have too few (`number_share`). Unit 'user' is `dpals`, with
-  a rank by `auto.rank_for`.
+  ratings of. With factors it counts ratings first, if it is not in a ledger,
+  and releases item means alone where users have too few (`number_share`). Unit
+  'user' is `dpals`, with a rank by `auto.rank_for`.
 
   Args:
     unit: what is protected.
@@ -103,6 +104,9 @@ def recommended(
     epsilon, delta: of the guarantee.
     items_known: whether public ratings or features of items are given, which
       `moments` does not take.
+    in_ledger: whether other runs are counted with this one. Then it does not
+      count ratings: of what may be either of two, fewer fit into a budget than
+      of Gaussian noise.
 
   The scale of ratings has no part in it, as settings are in quarters of it,
   nor has their number, which is private: a run pays for what it asks of it.
@@ -143,5 +147,5 @@ def recommended(
     'relation': 'add_remove',
     'rank': rank,
     'rounds': rounds,
-    'number_share': _NUMBER_SHARE if rank else 0.0,
+    'number_share': _NUMBER_SHARE if rank and not in_ledger else 0.0,
   }

@@ -257,8 +257,9 @@ _ASSUMPTIONS = (
   'The random generator (Threefry, 64-bit key) is as good as random. Sums of '
   'ratings are exact, and noise is rounded to their lattice and dithered, but '
   'it is evaluated in float32 from 64 random bits and ends at 9.5 standard '
-  'deviations; delta pays for the end of the tails. Timing and memory are not '
-  'covered.',
+  'deviations; delta pays for the end of the tails. The noise of the number of '
+  'ratings, where it is asked for, is of integers throughout. Timing and '
+  'memory are not covered.',
   assumptions.ONE_RATING,
 )
 
@@ -344,7 +345,9 @@ def _decided_plan(config: PowerMFConfig) -> Plan:
         accounting.Either(tuple(event for event in events if event)),
       ),
       mechanism='the number of ratings with the difference of two geometric '
-      f'numbers, which is {number.epsilon:.6g}-DP; where that is enough, '
+      f'numbers, which is {number.epsilon:.6g}-DP but for a delta of '
+      f'{number.uncovered:.2g}; where that is at least '
+      f'{needed_ratings(config, 1):g} for each user, '
       f'{factors.guarantee.mechanism}; and where it is not, in place of all '
       f'this, {means.guarantee.mechanism}',
     ),

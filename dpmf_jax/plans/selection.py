@@ -130,6 +130,7 @@ def automatic(
   num_users: int,
   num_items: int,
   items_known: bool = False,
+  in_ledger: bool = False,
 ) -> tuple[str, dict[str, Any], dict[str, Any]]:
   """(system, what is left of `given`, settings) that `auto` chooses."""
   rest = dict(given)
@@ -153,5 +154,6 @@ def automatic(
     epsilon=rest['epsilon'],
     delta=DELTA if delta is None else delta,
     items_known=items_known,
+    in_ledger=in_ledger,
   )
   return name, rest, settings

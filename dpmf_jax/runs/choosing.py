@@ -43,6 +43,7 @@ def chosen(
   asked: AskedEpsilons | None = None,
   features: np.ndarray | None = None,
   items_known: bool = False,
+  in_ledger: bool = False,
 ) -> Chosen:
   """What to run on these ratings."""
   wanted = task or ('ranking' if ratings.clicks else 'rating')
@@ -71,6 +72,7 @@ def chosen(
       num_users=ratings.num_users,
       num_items=ratings.num_items,
       items_known=items_known,
+      in_ledger=in_ledger,
     )
   spec = selection.spec_of(selection.run_as(name, variant))
   if ratings.epsilon is not None and not spec.personalized:

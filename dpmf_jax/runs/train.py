@@ -207,6 +207,7 @@ def train(
     asked=asked,
     features=user_features,
     items_known=public_ratings is not None or item_features is not None,
+    in_ledger=ledger is not None,
   )
   public_prior = None
   if public_ratings is not None:

@@ -14,6 +14,7 @@ from quiet import quiet
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
 from dpmf_jax.evaluation import metrics
+from dpmf_jax.plans import selection
 from dpmf_jax.plans.auto import recommended
 from dpmf_jax.plans.power_mf import PowerMFConfig, lattice_spacing, plan
 from dpmf_jax.ratings.splits import random_split
@@ -790,6 +791,20 @@ def test_the_rule_is_what_the_documents_say(name, epsilon, rank, rounds):
     'number_share': 0.002 if rank else 0.0,
   }
   PowerMFConfig(scale=SCALE, epsilon=epsilon, delta=1e-6, **given)
+
+
+def test_the_rule_counts_no_ratings_where_other_runs_share_a_budget():
+  users, items = MOVIELENS['1m']
+  choose = functools.partial(
+    selection.automatic,
+    {'epsilon': 1.0},
+    task='rating',
+    num_users=users,
+    num_items=items,
+  )
+  (_, _, alone), (_, _, shared) = choose(), choose(in_ledger=True)
+  assert alone['number_share'] > 0
+  assert shared == alone | {'number_share': 0.0}
 
 
 def test_the_rule_has_no_factors_without_a_delta_and_knows_its_limits():
