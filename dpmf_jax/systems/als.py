@@ -43,11 +43,36 @@ class State(NamedTuple):
   hyper: Any  # `traced`
 
 
-def _solved(rows, factors, label, ridge, start, solver, **more) -> jax.Array:
-  if solver == 'cg':
-    return conjugate.solution(rows, factors, label, ridge, start, **more)
-  matrix, vector = normal.equations(rows, factors, label, more.get('weight'))
-  if (common := more.get('common')) is not None:
+def _solved(
+  rows: Rows,
+  factors: jax.Array,
+  label: jax.Array,
+  ridge: jax.Array,
+  start: jax.Array,
+  iterations: int | None,
+  *,
+  weight: jax.Array | None = None,
+  common: jax.Array | None = None,
+  constant: jax.Array | None = None,
+) -> jax.Array:
+  """`conjugate.solution`, or the exact one where `iterations` is None."""
+  if iterations is not None:
+    return conjugate.solution(
+      rows,
+      factors,
+      label,
+      ridge,
+      start,
+      weight=weight,
+      common=common,
+      constant=constant,
+      iterations=iterations,
+    )
+  if constant is not None:
+    column = jnp.full((len(factors), 1), constant)
+    factors = jnp.concatenate([factors, column], axis=1)
+  matrix, vector = normal.equations(rows, factors, label, weight)
+  if common is not None:
     matrix = matrix + common[None]
   return normal.solve(matrix, vector, ridge)
 
@@ -66,7 +91,7 @@ def explicit_side(
   other: jax.Array,
   other_bias: jax.Array | None,
   hyper: Any,
-  solver: str,
+  iterations: int | None,
 ) -> jax.Array:
   """Factors [R, D] or [R, D + 1], the bias last, that fit a side best.
 
@@ -76,22 +101,25 @@ def explicit_side(
     other: [num_columns, D], the other side's factors.
     other_bias: [num_columns], or None without biases.
     hyper: settings.
-    solver: 'cholesky' or 'cg'.
+    iterations: of conjugate gradients; None for the exact solution.
   """
   label, scale = rows.value - hyper.offset, None
   if other_bias is not None:
     label = label - take(other_bias, rows.column)
     # One ridge for all, on a column that is scaled to have its own.
     scale = jnp.sqrt(hyper.ridge / hyper.bias_ridge)
-    column = jnp.full((len(other), 1), scale)
-    other = jnp.concatenate([other, column], axis=1)
     own = own.at[:, -1].divide(scale)
-  found = _solved(rows, other, label, _ridge(rows, hyper), own, solver)
+  ridge = _ridge(rows, hyper)
+  found = _solved(rows, other, label, ridge, own, iterations, constant=scale)
   return found if scale is None else found.at[:, -1].multiply(scale)
 
 
 def implicit_side(
-  rows: Rows, own: jax.Array, other: jax.Array, hyper: Any, solver: str
+  rows: Rows,
+  own: jax.Array,
+  other: jax.Array,
+  hyper: Any,
+  iterations: int | None,
 ) -> jax.Array:
   """Factors [R, D] by Hu et al., eq. (4): (Y^T Y + Y^T (C - 1) Y + ridge)^-1
   Y^T C p, with p = x for what was rated."""
@@ -103,14 +131,14 @@ def implicit_side(
     (1.0 + weight) / weight * x,  # times the weight it is c p
     _ridge(rows, hyper),
     own,
-    solver,
+    iterations,
     weight=weight,
     common=other.T @ other,
   )
 
 
 @functools.cache
-def _explicit_step(biases: bool, solver: str):
+def _explicit_step(biases: bool, iterations: int | None):
   """One sweep; one object for equal arguments."""
 
   def step(key: jax.Array, state: State, data: Data) -> State:
@@ -118,16 +146,16 @@ def _explicit_step(biases: bool, solver: str):
     user, item = state.factors
     hyper = state.hyper
     if not biases:
-      user = explicit_side(data.by_user, user, item, None, hyper, solver)
-      item = explicit_side(data.by_item, item, user, None, hyper, solver)
+      user = explicit_side(data.by_user, user, item, None, hyper, iterations)
+      item = explicit_side(data.by_item, item, user, None, hyper, iterations)
     else:
       found = explicit_side(
-        data.by_user, user[:, :-1], item[:, :-2], item[:, -1], hyper, solver
+        data.by_user, user[:, :-1], item[:, :-2], item[:, -1], hyper, iterations
       )
       user = user.at[:, :-1].set(found)
       own = jnp.concatenate([item[:, :-2], item[:, -1:]], axis=1)
       found = explicit_side(
-        data.by_item, own, user[:, :-2], user[:, -2], hyper, solver
+        data.by_item, own, user[:, :-2], user[:, -2], hyper, iterations
       )
       item = item.at[:, :-2].set(found[:, :-1]).at[:, -1].set(found[:, -1])
     return State(Factors(user, item), hyper)
@@ -136,14 +164,14 @@ def _explicit_step(biases: bool, solver: str):
 
 
 @functools.cache
-def _implicit_step(solver: str):
+def _implicit_step(iterations: int | None):
   """One sweep; one object for equal arguments."""
 
   def step(key: jax.Array, state: State, data: Data) -> State:
     del key  # Nothing is drawn.
     user, item = state.factors
-    user = implicit_side(data.by_user, user, item, state.hyper, solver)
-    item = implicit_side(data.by_item, item, user, state.hyper, solver)
+    user = implicit_side(data.by_user, user, item, state.hyper, iterations)
+    item = implicit_side(data.by_item, item, user, state.hyper, iterations)
     return State(Factors(user, item), state.hyper)
 
   return step
@@ -190,9 +218,9 @@ def als(config: ALSConfig) -> System:
     )
 
   if implicit:
-    step = _implicit_step(config.solves_with)
+    step = _implicit_step(config.iterations)
   else:
-    step = _explicit_step(biases, config.solves_with)
+    step = _explicit_step(biases, config.iterations)
   return System(
     init=init,
     step=step,
