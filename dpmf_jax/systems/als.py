@@ -177,6 +177,30 @@ def _implicit_step(iterations: int | None):
   return step
 
 
+# Operation by operation it takes a second the first time.
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _start(
+  key: jax.Array, data: Data, init_std: float, width: int, biases: bool
+) -> tuple[Factors, jax.Array]:
+  """Factors to start from, and the mean of the ratings."""
+  user_key, item_key = jax.random.split(key)
+
+  def side(key, num_rows, one):
+    rows = jax.random.normal(key, (num_rows, width)) * init_std
+    if not biases:
+      return rows
+    extra = jnp.zeros((num_rows, 2)).at[:, one].set(1.0)
+    return jnp.concatenate([rows, extra], axis=1)
+
+  total = jnp.sum(data.by_user.value)  # padding has value 0
+  mean = total / jnp.maximum(jnp.sum(data.by_user.length), 1)
+  start = Factors(
+    side(user_key, data.by_user.num_rows, 1),
+    side(item_key, data.by_item.num_rows, 0),
+  )
+  return start, mean
+
+
 def _model(state: State, data: Data) -> Release:
   del data
   return Release(state.factors, state.hyper.offset)
@@ -191,22 +215,9 @@ def als(config: ALSConfig) -> System:
   biases = config.biases and not implicit
 
   def init(key: jax.Array, data: Data) -> State:
-    user_key, item_key = jax.random.split(key)
-
-    def side(key, num_rows, one):
-      rows = jax.random.normal(key, (num_rows, config.width)) * config.init_std
-      if not biases:
-        return rows
-      extra = jnp.zeros((num_rows, 2)).at[:, one].set(1.0)
-      return jnp.concatenate([rows, extra], axis=1)
-
-    total = jnp.sum(data.by_user.value)  # padding has value 0
-    mean = total / jnp.maximum(jnp.sum(data.by_user.length), 1)
+    start, mean = _start(key, data, config.init_std, config.width, biases)
     return State(
-      Factors(
-        side(user_key, data.by_user.num_rows, 1),
-        side(item_key, data.by_item.num_rows, 0),
-      ),
+      start,
       traced(
         config,
         'ridge',
