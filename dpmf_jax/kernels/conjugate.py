@@ -51,57 +51,48 @@ def solution(
   # Rows without ratings start where they end, whatever the iterations.
   start = jnp.where(row_counts(rows)[:, None] > 0, start, 0.0)
   rank = factors.shape[1]
+  # Both take the rating's place, to be cut into chunks with it.
+  pair = jnp.stack([weight, weight * label], axis=2)  # [C, S, 2, L]
+  rows = dataclasses.replace(rows, value=pair)
   factors = pad_rank(factors)
 
-  def sums(value: Array, x: Array, products) -> Array:
-    """Sums [R, D] over ratings of what `products` makes of value and dot."""
+  def slice_sums(chunk: Chunk, labels, constant):
+    x, last = chunk.row
+    dot = jnp.einsum('sld,sd->sl', chunk.column, x)
+    if constant is not None:
+      dot = dot + (constant * last)[:, None]
+    e = labels * chunk.value[:, 1] - chunk.value[:, 0] * dot  # [S, L]
+    sums = jnp.einsum('sl,sld->sd', e, chunk.column)[:, :rank]
+    if constant is None:
+      return sums
+    last = (constant * e.sum(axis=1))[:, None]
+    return jnp.concatenate([sums, last], axis=1)
 
-    def slice_sums(chunk: Chunk, *constant):
-      x, last = chunk.row
-      dot = jnp.einsum('sld,sd->sl', chunk.column, x)
-      for each in constant:
-        dot = dot + (each * last)[:, None]
-      e = products(chunk.value, dot)  # [S, L]
-      total = jnp.einsum('sl,sld->sd', e, chunk.column)[:, :rank]
-      for each in constant:
-        last = (each * e.sum(axis=1))[:, None]
-        total = jnp.concatenate([total, last], axis=1)
-      return total
+  def moved(x: Array, labels: Array) -> Array:
+    """labels b - (A + common + ridge) x"""
+    last = None if constant is None else x[:, rank]
+    sides = (pad_rank(x[:, :rank]), last)
+    sums = sum_over_slices(slice_sums, rows, factors, sides, labels, constant)
+    if common is not None:
+      sums = sums - x @ common
+    return sums - ridge[:, None] * x
 
-    sides = (pad_rank(x[:, :rank]), None if constant is None else x[:, rank])
-    return sum_over_slices(
-      slice_sums,
-      dataclasses.replace(rows, value=value),
-      factors,
-      sides,
-      *([] if constant is None else [constant]),
-    )
+  def body(number, carry):
+    """The first direction is all of the start, and leads there from zero.
 
-  def dense(x: Array) -> Array:
-    """(common + ridge) x"""
-    ridged = ridge[:, None] * x
-    return ridged if common is None else x @ common + ridged
-
-  def product(x: Array) -> Array:
-    return sums(weight, x, lambda weight, dot: weight * dot) + dense(x)
-
-  # The first pass has labels, too: b - A x.
-  residual = sums(
-    jnp.stack([weight, weight * label], axis=-1),
-    start,
-    lambda pair, dot: pair[..., 1] - pair[..., 0] * dot,
-  ) - dense(start)
-
-  def body(_, carry):
+    So there is one loop over ratings to compile, and none for b alone.
+    """
     x, residual, direction, square = carry
-    image = product(direction)
-    curvature = jnp.sum(direction * image, axis=1)
-    length = jnp.where(curvature > 0, square / curvature, 0.0)[:, None]
-    x, residual = x + length * direction, residual - length * image
+    first = number == 0
+    change = moved(direction, first.astype(direction.dtype))
+    curvature = -jnp.sum(direction * change, axis=1)
+    length = jnp.where(curvature > 0, square / curvature, 0.0)
+    length = jnp.where(first, 1.0, length)[:, None]
+    x, residual = x + length * direction, residual + length * change
     new = jnp.sum(residual * residual, axis=1)
     ratio = jnp.where(square > 0, new / square, 0.0)[:, None]
     return x, residual, residual + ratio * direction, new
 
-  square = jnp.sum(residual * residual, axis=1)
-  carry = (start, residual, residual, square)
-  return jax.lax.fori_loop(0, iterations, body, carry)[0]
+  zeros = jnp.zeros_like(start)
+  carry = (zeros, zeros, start, zeros[:, 0])
+  return jax.lax.fori_loop(0, iterations + 1, body, carry)[0]
