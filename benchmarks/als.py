@@ -11,7 +11,8 @@ Rounds go over all contenders, so that ratios within a round hold on a machine
 whose speed changes. cmfrec has no way to run one sweep: its seconds are the
 difference between fits of few and of more. Objectives are after SWEEPS sweeps,
 over those of the same sweeps with exact solutions (ours, by Cholesky's method),
-and from the same start but for cmfrec, which has its own.
+and from the same start but for cmfrec, which has its own. For implicit feedback
+its conjugate gradients end elsewhere, however many sweeps there are.
 
 It ends with code 1 where the fastest of the others is faster, or ends lower
 by more than TOLERANCE, unless with --quick.

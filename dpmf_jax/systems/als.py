@@ -16,6 +16,12 @@ Feedback Datasets, eq. (3) to (5): with Y^T Y computed once for all users, the
 work is proportional to the ratings and not to users times items. Differs from
 the paper: low ratings count less and not 1 with less confidence, and the ridge
 grows as above; both make better lists on MovieLens.
+
+A side's equations are solved by a few conjugate gradient iterations from where
+the sweep before ended. On MovieLens that is as accurate as exact solutions.
+
+Reference: Takacs, Pilaszy and Tikk (2011), Applications of the Conjugate
+Gradient Method for Implicit Feedback Collaborative Filtering.
 """
 
 from __future__ import annotations
