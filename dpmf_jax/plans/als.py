@@ -8,8 +8,6 @@ from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.nonprivate import baseline
 from dpmf_jax.plans.spec import Task
 
-# Above this rank conjugate gradients are faster, and take no [R, D, D].
-_LARGEST_CHOLESKY_RANK = 64
 _RANKS = {'explicit': 16, 'implicit': 64}
 
 
@@ -31,8 +29,10 @@ class ALSConfig:
       (implicit).
     liked_from: Part of the scale from which on it counts 1 (implicit).
     init_std: Standard deviation of the initial factors.
-    solver: How equations are solved; cg: conjugate gradients. By default chosen
-      by rank.
+    solver: How a side's equations are solved. cg: by conjugate gradients, from
+      where the sweep before ended. cholesky: exactly, in time that grows with
+      the square of the rank for each rating.
+    cg_iterations: Of conjugate gradients, in each sweep and side (cg).
   """
 
   scale: tuple[float, float] = declare.scale()
@@ -48,7 +48,8 @@ class ALSConfig:
   least_weight: float = declare.setting(default=0.1, minimum=0.01, maximum=1)
   liked_from: float = declare.setting(default=0.9, minimum=1e-3, maximum=1)
   init_std: float = declare.setting(default=0.1, above=0)
-  solver: Literal['cholesky', 'cg'] | None = declare.setting(default=None)
+  solver: Literal['cg', 'cholesky'] = declare.setting(default='cg')
+  cg_iterations: int = declare.setting(default=3, minimum=1, maximum=1_000)
 
   def check(self):
     if self.rank is None:  # certificates say which
@@ -65,10 +66,9 @@ class ALSConfig:
     return 'ranking' if self.feedback == 'implicit' else 'rating'
 
   @property
-  def solves_with(self) -> Literal['cholesky', 'cg']:
-    if self.solver is not None:
-      return self.solver
-    return 'cg' if self.width > _LARGEST_CHOLESKY_RANK else 'cholesky'
+  def iterations(self) -> int | None:
+    """Of conjugate gradients; None for Cholesky's method."""
+    return None if self.solver == 'cholesky' else self.cg_iterations
 
 
 SPEC = baseline('als', 'Alternating least squares', ALSConfig)

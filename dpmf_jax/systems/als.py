@@ -16,6 +16,12 @@ Feedback Datasets, eq. (3) to (5): with Y^T Y computed once for all users, the
 work is proportional to the ratings and not to users times items. Differs from
 the paper: low ratings count less and not 1 with less confidence, and the ridge
 grows as above; both make better lists on MovieLens.
+
+A side's equations are solved by a few conjugate gradient iterations from where
+the sweep before ended. On MovieLens that is as accurate as exact solutions.
+
+Reference: Takacs, Pilaszy and Tikk (2011), Applications of the Conjugate
+Gradient Method for Implicit Feedback Collaborative Filtering.
 """
 
 from __future__ import annotations
@@ -43,11 +49,36 @@ class State(NamedTuple):
   hyper: Any  # `traced`
 
 
-def _solved(rows, factors, label, ridge, start, solver, **more) -> jax.Array:
-  if solver == 'cg':
-    return conjugate.solution(rows, factors, label, ridge, start, **more)
-  matrix, vector = normal.equations(rows, factors, label, more.get('weight'))
-  if (common := more.get('common')) is not None:
+def _solved(
+  rows: Rows,
+  factors: jax.Array,
+  label: jax.Array,
+  ridge: jax.Array,
+  start: jax.Array,
+  iterations: int | None,
+  *,
+  weight: jax.Array | None = None,
+  common: jax.Array | None = None,
+  constant: jax.Array | None = None,
+) -> jax.Array:
+  """`conjugate.solution`, or the exact one where `iterations` is None."""
+  if iterations is not None:
+    return conjugate.solution(
+      rows,
+      factors,
+      label,
+      ridge,
+      start,
+      weight=weight,
+      common=common,
+      constant=constant,
+      iterations=iterations,
+    )
+  if constant is not None:
+    column = jnp.full((len(factors), 1), constant)
+    factors = jnp.concatenate([factors, column], axis=1)
+  matrix, vector = normal.equations(rows, factors, label, weight)
+  if common is not None:
     matrix = matrix + common[None]
   return normal.solve(matrix, vector, ridge)
 
@@ -66,7 +97,7 @@ def explicit_side(
   other: jax.Array,
   other_bias: jax.Array | None,
   hyper: Any,
-  solver: str,
+  iterations: int | None,
 ) -> jax.Array:
   """Factors [R, D] or [R, D + 1], the bias last, that fit a side best.
 
@@ -76,22 +107,25 @@ def explicit_side(
     other: [num_columns, D], the other side's factors.
     other_bias: [num_columns], or None without biases.
     hyper: settings.
-    solver: 'cholesky' or 'cg'.
+    iterations: of conjugate gradients; None for the exact solution.
   """
   label, scale = rows.value - hyper.offset, None
   if other_bias is not None:
     label = label - take(other_bias, rows.column)
     # One ridge for all, on a column that is scaled to have its own.
     scale = jnp.sqrt(hyper.ridge / hyper.bias_ridge)
-    column = jnp.full((len(other), 1), scale)
-    other = jnp.concatenate([other, column], axis=1)
     own = own.at[:, -1].divide(scale)
-  found = _solved(rows, other, label, _ridge(rows, hyper), own, solver)
+  ridge = _ridge(rows, hyper)
+  found = _solved(rows, other, label, ridge, own, iterations, constant=scale)
   return found if scale is None else found.at[:, -1].multiply(scale)
 
 
 def implicit_side(
-  rows: Rows, own: jax.Array, other: jax.Array, hyper: Any, solver: str
+  rows: Rows,
+  own: jax.Array,
+  other: jax.Array,
+  hyper: Any,
+  iterations: int | None,
 ) -> jax.Array:
   """Factors [R, D] by Hu et al., eq. (4): (Y^T Y + Y^T (C - 1) Y + ridge)^-1
   Y^T C p, with p = x for what was rated."""
@@ -103,14 +137,14 @@ def implicit_side(
     (1.0 + weight) / weight * x,  # times the weight it is c p
     _ridge(rows, hyper),
     own,
-    solver,
+    iterations,
     weight=weight,
     common=other.T @ other,
   )
 
 
 @functools.cache
-def _explicit_step(biases: bool, solver: str):
+def _explicit_step(biases: bool, iterations: int | None):
   """One sweep; one object for equal arguments."""
 
   def step(key: jax.Array, state: State, data: Data) -> State:
@@ -118,16 +152,16 @@ def _explicit_step(biases: bool, solver: str):
     user, item = state.factors
     hyper = state.hyper
     if not biases:
-      user = explicit_side(data.by_user, user, item, None, hyper, solver)
-      item = explicit_side(data.by_item, item, user, None, hyper, solver)
+      user = explicit_side(data.by_user, user, item, None, hyper, iterations)
+      item = explicit_side(data.by_item, item, user, None, hyper, iterations)
     else:
       found = explicit_side(
-        data.by_user, user[:, :-1], item[:, :-2], item[:, -1], hyper, solver
+        data.by_user, user[:, :-1], item[:, :-2], item[:, -1], hyper, iterations
       )
       user = user.at[:, :-1].set(found)
       own = jnp.concatenate([item[:, :-2], item[:, -1:]], axis=1)
       found = explicit_side(
-        data.by_item, own, user[:, :-2], user[:, -2], hyper, solver
+        data.by_item, own, user[:, :-2], user[:, -2], hyper, iterations
       )
       item = item.at[:, :-2].set(found[:, :-1]).at[:, -1].set(found[:, -1])
     return State(Factors(user, item), hyper)
@@ -136,17 +170,41 @@ def _explicit_step(biases: bool, solver: str):
 
 
 @functools.cache
-def _implicit_step(solver: str):
+def _implicit_step(iterations: int | None):
   """One sweep; one object for equal arguments."""
 
   def step(key: jax.Array, state: State, data: Data) -> State:
     del key  # Nothing is drawn.
     user, item = state.factors
-    user = implicit_side(data.by_user, user, item, state.hyper, solver)
-    item = implicit_side(data.by_item, item, user, state.hyper, solver)
+    user = implicit_side(data.by_user, user, item, state.hyper, iterations)
+    item = implicit_side(data.by_item, item, user, state.hyper, iterations)
     return State(Factors(user, item), state.hyper)
 
   return step
+
+
+# Operation by operation it takes a second the first time.
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _start(
+  key: jax.Array, data: Data, init_std: float, width: int, biases: bool
+) -> tuple[Factors, jax.Array]:
+  """Factors to start from, and the mean of the ratings."""
+  user_key, item_key = jax.random.split(key)
+
+  def side(key, num_rows, one):
+    rows = jax.random.normal(key, (num_rows, width)) * init_std
+    if not biases:
+      return rows
+    extra = jnp.zeros((num_rows, 2)).at[:, one].set(1.0)
+    return jnp.concatenate([rows, extra], axis=1)
+
+  total = jnp.sum(data.by_user.value)  # padding has value 0
+  mean = total / jnp.maximum(jnp.sum(data.by_user.length), 1)
+  start = Factors(
+    side(user_key, data.by_user.num_rows, 1),
+    side(item_key, data.by_item.num_rows, 0),
+  )
+  return start, mean
 
 
 def _model(state: State, data: Data) -> Release:
@@ -163,22 +221,9 @@ def als(config: ALSConfig) -> System:
   biases = config.biases and not implicit
 
   def init(key: jax.Array, data: Data) -> State:
-    user_key, item_key = jax.random.split(key)
-
-    def side(key, num_rows, one):
-      rows = jax.random.normal(key, (num_rows, config.width)) * config.init_std
-      if not biases:
-        return rows
-      extra = jnp.zeros((num_rows, 2)).at[:, one].set(1.0)
-      return jnp.concatenate([rows, extra], axis=1)
-
-    total = jnp.sum(data.by_user.value)  # padding has value 0
-    mean = total / jnp.maximum(jnp.sum(data.by_user.length), 1)
+    start, mean = _start(key, data, config.init_std, config.width, biases)
     return State(
-      Factors(
-        side(user_key, data.by_user.num_rows, 1),
-        side(item_key, data.by_item.num_rows, 0),
-      ),
+      start,
       traced(
         config,
         'ridge',
@@ -190,9 +235,9 @@ def als(config: ALSConfig) -> System:
     )
 
   if implicit:
-    step = _implicit_step(config.solves_with)
+    step = _implicit_step(config.iterations)
   else:
-    step = _explicit_step(biases, config.solves_with)
+    step = _explicit_step(biases, config.iterations)
   return System(
     init=init,
     step=step,
