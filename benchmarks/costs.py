@@ -2,9 +2,10 @@
 
 XLA counts the body of a loop once. Here every loop is found in the jaxpr, its
 body is counted alone, and what it costs is multiplied by its rounds. Of
-alternatives (`cond`) that with most operations counts. Not counted: calls of a
-library, such as eigenvalues, and loops whose rounds are not in the jaxpr, such
-as those of the random generator.
+alternatives (`cond`) that counts which has the largest sums over ratings, or
+else the most operations. Not counted: calls of a library, such as eigenvalues,
+and loops whose rounds are not in the jaxpr, such as those of the random
+generator.
 
 Of a loop over chunks XLA counts all of a table in each round, of which a few
 rows are gathered. So its body is counted for chunks of half the size, too: what
@@ -82,7 +83,7 @@ class Counter:
       inside = map(_inside, (eqn.params, other.params))
       found = [self._more(*pair) for pair in zip(*inside, strict=True)]
       if eqn.primitive.name == 'cond':
-        found = [max(found, key=lambda cost: cost.flops)]
+        found = [max(found, key=lambda cost: (cost.sums, cost.flops))]
       for cost in found:
         total = total.plus(cost)
     return total

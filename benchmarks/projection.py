@@ -91,8 +91,12 @@ def main(argv: Sequence[str]) -> int:
     print(''.join(f'{word:>12}' for word in heading))
     for name in _SYSTEMS.value:
       shape = case[1:5]
-      if (name, shape) not in counted:
-        counted[name, shape] = step_cost(name, shape)
+      try:
+        if (name, shape) not in counted:
+          counted[name, shape] = step_cost(name, shape)
+      except ValueError as error:
+        print(f'{name:>12} is refused: {error}', flush=True)
+        continue
       found = counted[name, shape]
       seconds = found.bytes / case.memory + LAUNCHES * found.rounds
       # A ring sends and receives all sums twice, but for one part in `hosts`.
