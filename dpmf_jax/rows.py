@@ -9,7 +9,9 @@ The chunk axis is the only one that is sharded: every device sums its own
 slices into rows and the row sums are added with `psum` (`kernels/slices.py`).
 One device is the same code without the `psum`.
 
-Shapes: C chunks, S slices in a chunk, L slots in a slice.
+Shapes: C chunks, S slices in a chunk, L slots in a slice. Chunks are gone
+through one after the other, so S is for the platform (`chunk_slices`); no sum
+is bounded by it, as floats are added inside slices only.
 """
 
 from __future__ import annotations
@@ -30,7 +32,11 @@ from dpmf_jax.ratings.ids import by_row
 from dpmf_jax.ratings.table import Ratings, check_ratings
 
 SLOTS = 32
+# Slices in a chunk, which a core works off from its cache...
 SLICES = 64
+# ...or which keep wide hardware busy: what is gathered for them at rank 64
+# takes 128 MB, and 20M ratings of 138,000 users are 47 chunks at most.
+WIDE_SLICES = 2**14
 # Columns whose factors (0.8 MB at rank 20) stay in a core's cache together.
 NEAR = 8192
 # Ratings in a chunk of `coo_data`.
@@ -92,7 +98,8 @@ def rows(
   scale: tuple[float, float] | None = None,
   epsilon: np.ndarray | None = None,
   slots: int = SLOTS,
-  slices: int = SLICES,
+  slices: int | None = None,
+  platform: str = 'cpu',
   chunk_multiple: int = 1,
   least_chunks: int = 2,
 ) -> Rows:
@@ -107,7 +114,8 @@ def rows(
     side, scale: see `Rows`.
     epsilon: [N] the epsilon that it is to have, or None.
     slots: L, slots in a slice.
-    slices: S, slices in a chunk.
+    slices: S, slices in a chunk; by default `chunk_slices` of `platform`.
+    platform: what the rows are for, as JAX names it.
     chunk_multiple: C is padded to a multiple of this, to shard evenly.
     least_chunks: and to as many for each shard. A loop over one chunk is
       compiled to another program than one over more, and may round floats
@@ -127,6 +135,8 @@ def rows(
       raise ValueError(
         f'{name} has {index.min()}..{index.max()}, but must be in 0..{size - 1}'
       )
+  if slices is None:
+    slices = chunk_slices(platform, num_rows, num_columns, slots)
   sorting, column, ends = by_row(row, column, num_rows, num_columns)
   value = value[sorting]
   counts = np.diff(ends).astype(np.int64)
@@ -173,6 +183,30 @@ def rows(
     scale=scale,
     epsilon=flat_epsilon,
   )
+
+
+def chunk_slices(
+  platform: str, num_rows: int, num_columns: int, slots: int = SLOTS
+) -> int:
+  """S, slices in a chunk, for devices of `platform`.
+
+  A power of two. On wide hardware (all but a CPU) half of the most slices that
+  the table can have is enough.
+
+  Privacy: a function of public sizes, and not of how many ratings there are:
+  neighbours have chunks of one shape, and so one program.
+  """
+  if platform == 'cpu':
+    return SLICES
+  most = num_rows * -(-num_columns // slots)
+  half = 1 << max(-(-most // 2) - 1, 0).bit_length()
+  return min(max(half, SLICES), WIDE_SLICES)
+
+
+def platform_of(mesh: Mesh | None) -> str:
+  """The platform of the mesh's devices; without one, of the default device."""
+  used = jax.device_put(0).devices() if mesh is None else mesh.devices.flat
+  return next(iter(used)).platform
 
 
 def rounded_down(values: np.ndarray) -> np.ndarray:
@@ -222,13 +256,15 @@ def needed_chunks(
   With the largest of several tables as their `least_chunks` all have one shape,
   and what is compiled for one of them is compiled for all.
   """
-  size = SLICES * (1 if mesh is None else mesh.size)
-  slices = (
-    int((-(-np.bincount(index) // SLOTS)).sum())
-    for index in (ratings.user, ratings.item)
-  )
-  by_user, by_item = (max(-(-each // size), 2) for each in slices)
-  return by_user, by_item
+  platform, shards = platform_of(mesh), 1 if mesh is None else mesh.size
+  users, items = ratings.num_users, ratings.num_items
+
+  def needed(index: np.ndarray, num_rows: int, num_columns: int) -> int:
+    slices = int((-(-np.bincount(index) // SLOTS)).sum())
+    size = shards * chunk_slices(platform, num_rows, num_columns)
+    return max(-(-slices // size), 2)
+
+  return needed(ratings.user, users, items), needed(ratings.item, items, users)
 
 
 def check_side(rows: Rows, side: Side) -> None:
@@ -443,9 +479,11 @@ def training_data(
 ) -> Data:
   """Both orientations of `ratings` on the device, as systems take them.
 
-  Of several processes each gives the ratings of its own users.
+  `layout` is for `rows`; by default it is made for the devices' platform. Of
+  several processes each gives the ratings of its own users.
   """
   check_ratings(ratings)
+  layout.setdefault('platform', platform_of(mesh))
   multiple = 1 if mesh is None else len(mesh.local_devices)
   data = data_rows(ratings, chunk_multiple=multiple, **layout)
   return Data(*(put_rows(rows, mesh) for rows in data))

@@ -6,8 +6,9 @@ block length, noise level and step size of a data shape.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +22,16 @@ class Progress(NamedTuple):
 
   step: int  # steps done so far
   state: Any
+
+
+@contextlib.contextmanager
+def in_float32() -> Iterator[None]:
+  """What is proved is about float32, which by default not all dots have.
+
+  Fewer bits would save little: steps wait for memory, on all platforms.
+  """
+  with jax.enable_x64(False), jax.default_matmul_precision('highest'):
+    yield
 
 
 @functools.partial(jax.jit, static_argnames=('step',))
@@ -82,7 +93,7 @@ def fit(
     raise ValueError(
       f'key={key!r} must be a key of JAX, such as dpmf_jax.random_key() draws'
     )
-  with jax.enable_x64(False):  # what is proved is about float32
+  with in_float32():
     init_key, steps_key = jax.random.split(key)
     done, state = start or (0, system.init(init_key, data))
   if not 0 <= done <= system.steps:
@@ -97,7 +108,7 @@ def fit(
   while done < system.steps:
     # Boundaries are multiples of the block, wherever the run started.
     length = min(block - done % block, system.steps - done)
-    with jax.enable_x64(False):
+    with in_float32():
       state = _block(system.step, steps_key, state, data, done, length)
     done += length
     for callback in callbacks:

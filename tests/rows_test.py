@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 
 from dpmf_jax.ratings.ids import by_row
 from dpmf_jax.rows import (
+  SLICES,
+  WIDE_SLICES,
+  chunk_slices,
   data_rows,
   device_mesh,
+  needed_chunks,
+  platform_of,
   put_rows,
   rounded_down,
   rows,
@@ -162,3 +167,38 @@ def test_rows_are_sharded_over_a_mesh(small_ratings):
 def test_too_many_devices_is_an_error():
   with pytest.raises(ValueError, match=r'^devices=99 is not in'):
     device_mesh(99)
+
+
+def test_chunks_are_for_the_platform(small_ratings):
+  assert platform_of(None) == platform_of(device_mesh(2)) == 'cpu'
+  assert chunk_slices('cpu', 138_000, 27_000) == SLICES
+  for platform in ('gpu', 'tpu'):
+    assert chunk_slices(platform, 138_000, 27_000) == WIDE_SLICES
+    # No more than twice what the table can have, and half of it is enough.
+    assert chunk_slices(platform, 1_000, 33) == 1024
+    assert chunk_slices(platform, 3, 5) == chunk_slices(platform, 0, 0) == 64
+  for platform, slices in (('cpu', 64), ('gpu', 64), ('gpu', None)):
+    layout = data_rows(small_ratings, platform=platform, slices=slices).by_user
+    assert layout.row.shape[1] == 64
+    assert entries(layout) == entries(data_rows(small_ratings).by_user)
+  assert needed_chunks(small_ratings) == tuple(
+    len(layout.row) for layout in data_rows(small_ratings)
+  )
+
+
+def test_one_rating_more_has_chunks_of_the_same_shape():
+  """So that neighbours run one program, also on wide hardware."""
+  size = 40 * 64 * 32  # all that is there is in some table of this size
+  row, column = np.divmod(np.arange(size), 64)
+  shapes = {
+    rows(
+      row[:count],
+      column[:count],
+      np.ones(count),
+      size // 64,
+      64,
+      platform='gpu',
+    ).row.shape[1]
+    for count in (1, size // 2, size // 2 + 1, size)
+  }
+  assert len(shapes) == 1

@@ -9,6 +9,9 @@ and the rest is on single numbers, user by user.
 
 from __future__ import annotations
 
+import functools
+import math
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -16,7 +19,12 @@ from jax import Array
 
 from dpmf_jax.accounting.rounding import MAX_SLOTS
 from dpmf_jax.kernels.profiles import summed_users
-from dpmf_jax.kernels.slices import Chunk, pad_rank, sum_over_slices
+from dpmf_jax.kernels.slices import (
+  CHUNK_BYTES,
+  Chunk,
+  pad_rank,
+  sum_over_slices,
+)
 from dpmf_jax.rows import Rows
 from dpmf_jax.types import Release, Sum
 
@@ -25,7 +33,10 @@ from dpmf_jax.types import Release, Sum
 _LIMB = 9
 # Bits that products of highs and lows add to products of highs.
 _MORE = 5
-_BLOCK = 128  # rows solved for at a time: their matrices stay in the cache
+# Rows solved for at a time: their matrices stay in a core's cache, or else fill
+# wide hardware, where they may take memory, with what is made of them.
+_BLOCK, _WIDE_BLOCK = 128, 2**14
+_COPIES = 4
 
 
 def fitted_users(rows: Rows, items: Release) -> Release:
@@ -154,15 +165,26 @@ def _shifted(sums: Array, bits: Array | int) -> Array:
 
 
 def by_block(solved, own):
-  """`solved` of all rows, `_BLOCK` of them at a time."""
+  """`solved` of all rows, a block of them at a time."""
+  row_bytes = sum(math.prod(x.shape[1:]) * x.dtype.itemsize for x in own)
+  room = CHUNK_BYTES // (_COPIES * row_bytes)
+  wide = min(max(1 << room.bit_length() >> 1, _BLOCK), _WIDE_BLOCK)
+  return jax.lax.platform_dependent(
+    own,
+    cpu=functools.partial(_by_block, solved, _BLOCK),
+    default=functools.partial(_by_block, solved, wide),
+  )
+
+
+def _by_block(solved, size: int, own):
   count = len(own[-1])
   # At least two blocks: a loop of one would be another program.
-  blocks = max(2, -(-count // _BLOCK))
+  blocks = max(2, -(-count // size))
 
   def cut(rows: Array) -> Array:
-    more = blocks * _BLOCK - count
+    more = blocks * size - count
     rows = jnp.pad(rows, ((0, more),) + ((0, 0),) * (rows.ndim - 1))
-    return rows.reshape(blocks, _BLOCK, *rows.shape[1:])
+    return rows.reshape(blocks, size, *rows.shape[1:])
 
   found = jax.lax.map(solved, jax.tree.map(cut, own))
   return found.reshape(-1, found.shape[-1])[:count]

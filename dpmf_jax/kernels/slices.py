@@ -12,6 +12,10 @@ of its body as a kernel of its own (jax 0.10; figures in docs/results.md):
 - A row is gathered as lines of 8 numbers, which are copied as one vector
   each; of a line of 24, the last 16 would be copied two by two.
 - Sums are added to their rows right away: no array of all slices' sums.
+
+On other platforms chunks are large (`rows.chunk_slices`), and the same loop
+goes round a few dozen times. What a chunk takes in memory is bounded here,
+where it is known what a kernel gathers and sums.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ from dpmf_jax.accounting.rounding import PRODUCT_BITS
 from dpmf_jax.rows import AXIS, Rows
 
 _LINE = 8
+# What is gathered for a chunk, and its slices' sums, take so many at most.
+CHUNK_BYTES = 2**28
 # Up to here the products of a row fit into int32 without splitting them.
 NARROW = 2 ** (31 - PRODUCT_BITS) - 1
 
@@ -95,10 +101,17 @@ def sum_over_slices(
       )
       return (row_sums, buffers), None
 
+    def start(xs):
+      first = jax.tree.map(lambda x: x[0], xs)
+      buffers = (_buffers(columns, first[0]), _buffers(sides, first[-1]))
+      return buffers, sums_of(buffers, first)[1]
+
     xs = (rows.column, rows.value, rows.length, rows.row)
-    first = jax.tree.map(lambda x: x[0], xs)
-    buffers = (_buffers(columns, first[0]), _buffers(sides, first[-1]))
-    sums = jax.eval_shape(sums_of, buffers, first)[1]
+    buffers, sums = jax.eval_shape(start, xs)
+    if (parts := _parts(rows.row.shape[1], (buffers, sums))) > 1:
+      xs = jax.tree.map(lambda x: _cut(x, parts), xs)
+      buffers, sums = jax.eval_shape(start, xs)
+    buffers = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), buffers)
     total = jnp.zeros((rows.num_rows, *sums.shape[1:]), sums.dtype)
     return jax.lax.scan(add, (total, buffers), xs)[0][0]
 
@@ -150,6 +163,22 @@ def exact_sums(
   sums = sum_over_slices(parts, rows, columns, sides, shift, *operands)
   high, low = jnp.split(sums, 2, axis=1) if wide else (0, sums)
   return high + ((low + (jnp.int32(1) << shift >> 1)) >> shift)
+
+
+def _parts(slices: int, tree: Any) -> int:
+  """Into how many parts a chunk is cut that takes `tree` in memory."""
+  leaves = jax.tree.leaves(tree)
+  num_bytes = sum(x.size * x.dtype.itemsize for x in leaves)
+  parts = 1
+  while num_bytes > parts * CHUNK_BYTES and slices % (2 * parts) == 0:
+    parts *= 2
+  return parts
+
+
+def _cut(array: jax.Array, parts: int) -> jax.Array:
+  """Chunks [C, S, ...] as [C * parts, S / parts, ...]."""
+  chunks, slices, *rest = array.shape
+  return array.reshape(chunks * parts, slices // parts, *rest)
 
 
 def _check_length(name: str, tables: Any, length: int) -> None:

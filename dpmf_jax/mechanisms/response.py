@@ -197,7 +197,11 @@ def ones_up_to(bits: jax.Array) -> jax.Array:
   """
   size, group = bits.size, 32
   padded = jnp.pad(bits.astype(jnp.float32), (0, -size % group))
-  inside = padded.reshape(-1, group) @ jnp.triu(jnp.ones((group, group)))
+  inside = jnp.matmul(
+    padded.reshape(-1, group),
+    jnp.triu(jnp.ones((group, group))),
+    precision='highest',
+  )
   last = inside[:, -1]
   before = jnp.cumsum(last) - last
   return (inside + before[:, None]).reshape(-1)[:size].astype(jnp.int32)

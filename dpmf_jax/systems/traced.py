@@ -26,7 +26,7 @@ MOMENTUM = optax.inject_hyperparams(optax.sgd)(learning_rate=0.0, momentum=0.8)
 
 @dataclass(frozen=True)
 class InFloat32:
-  """A function that computes in float32 where JAX is set to 64 bits, too.
+  """A function that computes in float32, dots too, whatever JAX is set to.
 
   Privacy: what is proved is about the floats that it was proved for.
   """
@@ -34,7 +34,7 @@ class InFloat32:
   function: Callable[..., Any]
 
   def __call__(self, *args: Any) -> Any:
-    with jax.enable_x64(False):
+    with jax.enable_x64(False), jax.default_matmul_precision('highest'):
       return self.function(*args)
 
 

@@ -1,5 +1,6 @@
 """The loop over chunks, against NumPy."""
 
+import functools
 import re
 
 import jax
@@ -7,8 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpmf_jax.kernels import lattice, normal, slices
 from dpmf_jax.kernels.gradients import row_gradient
+from dpmf_jax.kernels.regression import ridge_fit
 from dpmf_jax.kernels.slices import sum_over_slices
+from dpmf_jax.mechanisms.response import ones_up_to
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.rows import device_mesh, training_data
 
@@ -108,3 +112,99 @@ def test_nothing_in_the_loop_is_split_over_threads():
   gathers = re.findall(r'.*f32\[65,32,3,8\].*fusion\(.*', compiled)
   assert gathers, 'the loop has changed: so must this test'
   assert not [line for line in gathers if 'outer_dimension_part' in line]
+
+
+def rounds(sums, *args):
+  """How often the loop over chunks goes round."""
+  loops = [
+    each.params['length']
+    for each in jax.make_jaxpr(lambda *new: sums(*new))(*args).eqns
+    if each.primitive.name == 'scan'
+  ]
+  (found,) = loops
+  return found
+
+
+def test_chunks_that_would_take_too_much_memory_are_cut(ratings, monkeypatch):
+  rows = training_data(ratings, slots=4, slices=64).by_user
+  table = jnp.asarray(tables(17, 8)['vector'])
+
+  def sums(table):
+    count = lambda chunk: jnp.where(chunk.mask[..., None], chunk.column, 0)
+    return sum_over_slices(lambda c: count(c).sum(axis=1), rows, table, ())
+
+  whole, chunks = sums(table), rounds(sums, table)
+  assert chunks == len(rows.row)
+  slice_bytes = 4 * 8 * (4 + 1)
+  monkeypatch.setattr(slices, 'CHUNK_BYTES', 20 * slice_bytes)
+  assert rounds(sums, table) == 4 * chunks  # of 16 slices and a spare one
+  np.testing.assert_array_equal(whole, sums(table))
+  monkeypatch.setattr(slices, 'CHUNK_BYTES', 1)
+  assert rounds(sums, table) == 64 * chunks
+  np.testing.assert_array_equal(whole, sums(table))
+
+
+@pytest.mark.parametrize('shift', [0, 6])
+def test_integers_are_the_same_in_large_chunks(shift):
+  """Floats are summed inside slices, integers from slice to slice."""
+  made = synthetic(num_users=150, num_items=90, num_ratings=4_000, seed=3)
+  user, item = (
+    jax.random.normal(jax.random.key(seed), (count, 5))
+    for seed, count in enumerate((150, 90))
+  )
+
+  def integers(platform):
+    rows = training_data(made, platform=platform).by_user
+    number = jnp.float32
+    gradient = lattice.row_gradient(
+      rows,
+      *(lattice.columns(side, number(1)) for side in (user, item)),
+      offset=number(3),
+      low=number(1),
+      high=number(5),
+      residual_bound=number(2),
+      shift=jnp.int32(shift),
+    )
+    sums = normal.lattice_equations(
+      rows, item, rows.value - 3, clip_norm=1.0, label_bound=2.0, shift=shift
+    )
+    fitted = ridge_fit(rows, user, item, offset=3.0, ridge=jnp.ones(5))
+    return gradient, sums.matrix, sums.vector, fitted
+
+  for small, large in zip(integers('cpu'), integers('gpu'), strict=True):
+    np.testing.assert_array_equal(small, large)
+
+
+def test_dots_of_integers_have_all_bits_of_float32(ratings):
+  """Also where JAX's default is less, as it is on GPUs and TPUs."""
+  rows = training_data(ratings).by_user
+  user, item = jnp.ones((31, 3)), jnp.ones((17, 3))
+  whole = lattice.columns(user, 1.0), lattice.columns(item, 1.0)
+  zero = jnp.float32(0)
+
+  def gradient(rows, side, columns):
+    return lattice.row_gradient(
+      rows,
+      side,
+      columns,
+      offset=zero,
+      low=zero,
+      high=zero,
+      residual_bound=zero,
+      shift=jnp.int32(0),
+    )
+
+  equations = functools.partial(
+    normal.lattice_equations, clip_norm=1.0, label_bound=1.0
+  )
+  fit = functools.partial(ridge_fit, offset=3.0, ridge=jnp.ones(3))
+  for kernel, *args in (
+    (gradient, rows, *whole),
+    (equations, rows, item, rows.value),
+    (fit, rows, user, item),
+    (ones_up_to, jnp.ones(40, bool)),
+  ):
+    text = jax.jit(kernel).lower(*args).as_text()
+    dots = re.findall(r'stablehlo.dot_general.*', text)
+    assert dots
+    assert all('precision = [HIGHEST, HIGHEST]' in dot for dot in dots)
