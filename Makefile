@@ -36,13 +36,13 @@ demo: $(VENV)/.runtime
 	@echo 'as a page: python -m launch.account --certificate=demo --html=demo.html'
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n 2 -m 'not slow'
+	$(BIN)/python -m pytest -q -n 2 --dist=worksteal -m 'not slow'
 
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n 2 -m slow
+	$(BIN)/python -m pytest -q -n 2 --dist=worksteal -m slow
 
 test-all: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist=worksteal
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 
 from dpmf_jax.auditing import Target
 from dpmf_jax.auditing.pairs import library_pairs
-from dpmf_jax.kernels import lattice
 from dpmf_jax.kernels.profiles import item_sums
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.plans.gaussian_mf import (
@@ -221,16 +220,7 @@ def _one_key(config: GaussianMFConfig) -> System:
 
   def step(key, state, data):
     hyper = state.hyper
-    counts = lattice.gradients(
-      data,
-      state.factors,
-      clip_norm=hyper.clip_norm,
-      offset=hyper.offset,
-      low=hyper.low,
-      high=hyper.high,
-      residual_bound=hyper.residual_bound,
-      shift=hyper.shift,
-    )
+    counts = gaussian_mf.exact_gradients(data, state.factors, hyper)
     user, item = (
       own.add(side, noise.draws(key, [side.shape])[0])
       for own, side in zip(hyper.noise, counts, strict=True)

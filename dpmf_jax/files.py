@@ -126,6 +126,15 @@ def sha256(content: bytes | Path) -> str:
     return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
+def sha256_of(*parts: bytes | np.ndarray) -> str:
+  """The SHA-256 of bytes and of arrays' numbers, one after the other."""
+  sha = hashlib.sha256()
+  for part in parts:
+    known = isinstance(part, bytes)
+    sha.update(part if known else np.ascontiguousarray(part).tobytes())
+  return sha.hexdigest()
+
+
 def write_bytes(
   path: str | os.PathLike[str], content: bytes, *, mode: int | None = None
 ) -> None:

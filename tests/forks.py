@@ -53,6 +53,20 @@ def run_alone(module: str, *flags: str, **options):
   )
 
 
+def printed(command: list[str], folder: Path, path: Path) -> str:
+  """What a command prints in a folder, with modules from `path`."""
+  done = subprocess.run(
+    command,
+    cwd=folder,
+    capture_output=True,
+    text=True,
+    check=False,
+    env={**os.environ, 'PYTHONPATH': str(path)},
+  )
+  assert done.returncode == 0, done.stderr
+  return done.stdout
+
+
 @functools.cache
 def _server() -> subprocess.Popen:
   server = subprocess.Popen(

@@ -2,6 +2,14 @@
 
 from dpmf_jax.types import Guarantee
 
+# What ledgers of tests put down of a run.
+FACTS = {
+  'delta': 1e-6,
+  'unit': 'rating',
+  'relation': 'replace',
+  'dataset': 'made-up',
+}
+
 
 def guarantee(event, status='proved', **facts):
   return Guarantee(

@@ -1,12 +1,11 @@
 """A system of one's own: two files and a line, found everywhere."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+import forks
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -132,16 +131,7 @@ def house(tmp_path_factory):
 
 
 def ran(house, *arguments):
-  done = subprocess.run(
-    [sys.executable, *arguments],
-    cwd=house,
-    capture_output=True,
-    text=True,
-    check=False,
-    env={**os.environ, 'PYTHONPATH': str(house)},
-  )
-  assert done.returncode == 0, done.stderr
-  return done.stdout
+  return forks.printed([sys.executable, *arguments], house, house)
 
 
 def test_flags_and_help(house):

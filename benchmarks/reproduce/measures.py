@@ -184,24 +184,11 @@ def rounds(
   name: str, config: Any, split: Split, seed: int, *, every: int
 ) -> Numbers:
   """Held-out RMSE after every so many rounds, and after the last."""
-  found: dict[float, float] = {}
-  system = build(name, config)
-
-  def look(progress: Progress) -> None:
-    if progress.step:
-      model = system.model(progress.state, split.data)
-      rows = split.held_out
-      assert rows is not None
-      found[progress.step] = metrics.rmse(model, rows, config.scale)
-
-  fit(
-    system,
-    jax.random.key(seed),
-    split.data,
-    report_every=every,
-    callbacks=[look],
-  )
-  return {HELD_OUT: found[system.steps], ROUNDS: found}
+  rows = split.held_out
+  assert rows is not None
+  error = lambda model: metrics.rmse(model, rows, config.scale)
+  last, found = _by_round(error, name, config, split, seed, every)
+  return {HELD_OUT: last, ROUNDS: found}
 
 
 def auc(
@@ -211,23 +198,30 @@ def auc(
 
   After every so many rounds; at the end alone where that is None.
   """
+  area = lambda model: _auc(model, split)
+  last, found = _by_round(area, name, config, split, seed, every)
+  return {'AUC': last} if every is None else {'AUC': last, AUC: found}
+
+
+def _by_round(
+  measure: Callable[[Release], float],
+  name: str,
+  config: Any,
+  split: Split,
+  seed: int,
+  every: int | None,
+) -> tuple[float, dict[float, float]]:
+  """What is measured after the last round, and after every so many."""
   found: dict[float, float] = {}
   system = build(name, config)
 
   def look(progress: Progress) -> None:
     if progress.step:
-      model = system.model(progress.state, split.data)
-      found[progress.step] = _auc(model, split)
+      found[progress.step] = measure(system.model(progress.state, split.data))
 
-  fit(
-    system,
-    jax.random.key(seed),
-    split.data,
-    report_every=every,
-    callbacks=[look],
-  )
-  last = found[system.steps]
-  return {'AUC': last} if every is None else {'AUC': last, AUC: found}
+  key = jax.random.key(seed)
+  fit(system, key, split.data, report_every=every, callbacks=[look])
+  return found[system.steps], found
 
 
 def _auc(model: Release, split: Split) -> float:

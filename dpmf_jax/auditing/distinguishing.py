@@ -8,7 +8,7 @@ the significance (Bonferroni).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ import numpy as np
 
 from dpmf_jax.auditing import bounds
 from dpmf_jax.auditing.sampling import Sampler
-from dpmf_jax.auditing.statistics import STATISTICS, Score, Statistic
+from dpmf_jax.auditing.statistics import STATISTICS, Score
 
 CONFIDENCE = 0.999
 RUNS = 200_000  # on each data set, by default
@@ -60,7 +60,6 @@ def measure(
   delta: float,
   runs: int = RUNS,
   confidence: float = CONFIDENCE,
-  statistics: Mapping[str, Statistic] = STATISTICS,
   progress: Callable[[int], object] = lambda runs: None,
 ) -> Measurement:
   """Lower bounds on the epsilon of what `sampler` runs.
@@ -71,7 +70,6 @@ def measure(
     runs: on each of the two data sets; rounded up to whole batches.
     delta: for which epsilon is bounded.
     confidence: that all the bounds hold.
-    statistics: what to learn, besides the known ratio if there is one.
     progress: called with the number of runs just done.
   """
   if runs < 4 or not 0 <= delta < 1 or not 0.5 < confidence < 1:
@@ -103,7 +101,7 @@ def measure(
   quarter = max(1, runs // 4)
   first, second = outputs(fit_key, quarter)
   scores: dict[str, Score] = {
-    name: fit(first, second, sampler.blocks) for name, fit in statistics.items()
+    name: fit(first, second, sampler.blocks) for name, fit in STATISTICS.items()
   }
   if sampler.log_ratio is not None:
     scores['likelihood_ratio'] = sampler.log_ratio

@@ -398,8 +398,8 @@ def _arguments() -> dict[str, Any]:
     if asked_for != 'sdfm':
       raise ValueError('--attributes is for --system=sdfm alone')
     given['attributes'] = _attributes(ratings)
-  features, hashed = _features(ratings)
-  item_features, hashed_items = _item_features(ratings)
+  features, hashed = _features(ratings, _USER_FEATURES)
+  item_features, hashed_items = _features(ratings, _ITEM_FEATURES)
   return given | {
     'ratings': ratings,
     'scale': sources.scale(),
@@ -448,28 +448,19 @@ def _attributes(ratings) -> Any:
   return attributes.movielens(ratings, folder)
 
 
-def _features(ratings) -> tuple[Any, dict[str, str]]:
-  """The user features of the flags, and what a certificate says of them."""
+def _features(ratings, flag) -> tuple[Any, dict[str, str]]:
+  """The features that a flag names, and what a certificate says of them."""
   from dpmf_jax import files
-  from dpmf_jax.ratings.attributes import read_user_features
+  from dpmf_jax.ratings import attributes
 
-  path = _USER_FEATURES.value
+  path = flag.value
   if path is None:
     return None, {}
-  hashed = {'user_features': f'sha256 {files.sha256(Path(path))}'}
-  return read_user_features(ratings, path), hashed
-
-
-def _item_features(ratings) -> tuple[Any, dict[str, str]]:
-  """The same of items."""
-  from dpmf_jax import files
-  from dpmf_jax.ratings.attributes import read_item_features
-
-  path = _ITEM_FEATURES.value
-  if path is None:
-    return None, {}
-  hashed = {'item_features': f'sha256 {files.sha256(Path(path))}'}
-  return read_item_features(ratings, path), hashed
+  read = {
+    _USER_FEATURES.name: attributes.read_user_features,
+    _ITEM_FEATURES.name: attributes.read_item_features,
+  }[flag.name]
+  return read(ratings, path), {flag.name: f'sha256 {files.sha256(Path(path))}'}
 
 
 def _prior() -> Any:

@@ -167,17 +167,17 @@ def epsilon_by_delta(
   guarantee_or_event: accounting.Accountable,
   *,
   claim: accounting.ClaimedEvent | None = None,
-  deltas: Sequence[float] | None = None,
   status: str = 'proved',
   title: str,
 ) -> None:
   """Writes a PNG of epsilon against delta, by the rules that matter.
 
+  Deltas are from 1e-12, or from what the ends of noise cost, to 0.1.
+
   Args:
     path: of the picture.
     guarantee_or_event: what is accounted for.
     claim: of a paper about the same noise, to be shown beside it.
-    deltas: if None, from 1e-12 or from what the ends of noise cost to 0.1.
     status: of what is said, where that is an event.
     title: above the picture.
   """
@@ -187,7 +187,7 @@ def epsilon_by_delta(
   least = max(1e-12, 2 * accounting.uncovered(guarantee_or_event))
   # Loss distributions take half a second for each delta.
   slow = 'pld' in accounting.bounds(guarantee_or_event, 0.1)
-  x = deltas or np.geomspace(least, 0.1, 12 if slow else 41).tolist()
+  x = np.geomspace(least, 0.1, 12 if slow else 41).tolist()
   points = [bounds_shown(guarantee_or_event, delta) for delta in x]
   curves = {label: [each[label] for each in points] for label in points[0]}
   claimed = {}

@@ -8,7 +8,7 @@ from typing import Literal
 from dpmf_jax import accounting
 from dpmf_jax.plans import assumptions, sdcf
 from dpmf_jax.plans import settings as declare
-from dpmf_jax.plans.spec import Case, Plan, Spec
+from dpmf_jax.plans.spec import Plan, Spec
 from dpmf_jax.types import Guarantee
 
 
@@ -75,8 +75,5 @@ SPEC = Spec(
   config=LangevinConfig,
   plan=plan,
   variants={'paper': sdcf.PAPER, 'none': sdcf.NONE},
-  cases={
-    'paper': (Case({**sdcf.CASE, 'epsilon': 1.0}, 'random'),),
-    'none': (Case(sdcf.CASE, 'random'),),
-  },
+  cases=sdcf.cases(),
 )

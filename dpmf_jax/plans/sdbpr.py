@@ -7,7 +7,7 @@ from typing import Literal
 
 from dpmf_jax.plans import sdcf
 from dpmf_jax.plans import settings as declare
-from dpmf_jax.plans.spec import Case, Plan, Spec
+from dpmf_jax.plans.spec import Plan, Spec
 
 Sign = Literal['true', 'perturbed']
 
@@ -42,10 +42,7 @@ SPEC = Spec(
   config=SDBPRConfig,
   plan=plan,
   variants={'paper': sdcf.PAPER, 'none': sdcf.NONE},
-  cases={
-    'paper': (Case({**sdcf.CASE, 'epsilon': 1.0}, 'random'),),
-    'none': (Case(sdcf.CASE, 'random'),),
-  },
+  cases=sdcf.cases(),
   traffic=sdcf.traffic,
   task='ranking',
 )

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from dpmf_jax import accounting
 from dpmf_jax.plans import settings as declare
-from dpmf_jax.plans.spec import Plan
+from dpmf_jax.plans.spec import Case, Plan
 from dpmf_jax.types import Guarantee, Optimizer
 
 Average = Literal['item', 'all']
@@ -200,4 +200,10 @@ def traffic(
 
 
 # Few rounds: what is released is a mean of what few clients sent.
-CASE: dict[str, Any] = {'scale': (1.0, 5.0), 'rank': 2, 'steps': 2}
+_CASE: dict[str, Any] = {'scale': (1.0, 5.0), 'rank': 2, 'steps': 2}
+
+
+def cases(**more: float) -> dict[str, tuple[Case, ...]]:
+  """What an audit tries, as published, with further settings, and without."""
+  paper = Case({**_CASE, 'epsilon': 1.0, **more}, 'random')
+  return {'paper': (paper,), 'none': (Case(_CASE, 'random'),)}

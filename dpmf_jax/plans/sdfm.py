@@ -6,7 +6,7 @@ import functools
 
 from dpmf_jax.plans import sdcf
 from dpmf_jax.plans import settings as declare
-from dpmf_jax.plans.spec import Case, Plan, Spec
+from dpmf_jax.plans.spec import Plan, Spec
 from dpmf_jax.ratings.attributes import Attributes
 
 
@@ -68,11 +68,6 @@ SPEC = Spec(
   config=SDFMConfig,
   plan=plan,
   variants={'paper': sdcf.PAPER, 'none': sdcf.NONE},
-  cases={
-    'paper': (
-      Case({**sdcf.CASE, 'epsilon': 1.0, 'epsilon_value': 1.0}, 'random'),
-    ),
-    'none': (Case(sdcf.CASE, 'random'),),
-  },
+  cases=sdcf.cases(epsilon_value=1.0),
   traffic=traffic,
 )

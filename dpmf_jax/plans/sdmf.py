@@ -7,7 +7,7 @@ from typing import Literal
 
 from dpmf_jax.plans import sdcf
 from dpmf_jax.plans import settings as declare
-from dpmf_jax.plans.spec import Case, Plan, Spec
+from dpmf_jax.plans.spec import Plan, Spec
 
 
 @declare.config
@@ -38,10 +38,6 @@ SPEC = Spec(
   plan=plan,
   variants={'paper': sdcf.PAPER},
   # The items alone; what clients send, which says more, is not released here.
-  cases={
-    'paper': (
-      Case({**sdcf.CASE, 'epsilon': 1.0, 'epsilon_value': 1.0}, 'random'),
-    )
-  },
+  cases={'paper': sdcf.cases(epsilon_value=1.0)['paper']},
   traffic=sdcf.traffic,
 )

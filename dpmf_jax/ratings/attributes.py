@@ -7,7 +7,6 @@ Reference: the README files of MovieLens-100K (u.user, u.item, u.genre) and 1M
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 import pathlib
 import re
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dpmf_jax import files
 from dpmf_jax.ratings import tokens
 from dpmf_jax.ratings.formats import Column, check_once, read_user_table
 from dpmf_jax.ratings.ids import DataError, Where, places
@@ -78,13 +78,12 @@ class Attributes:
 
   def __repr__(self) -> str:
     """With a digest: runs are told apart by how their settings are written."""
-    digest = hashlib.sha256()
-    for part in (self.user, self.item):
-      digest.update(repr(part.shape).encode() + part.tobytes())
+    sides = (self.user, self.item)
+    parts = (part for s in sides for part in (repr(s.shape).encode(), s))
     return (
       f'Attributes({len(self.user)} users by {len(self.user_names)}, '
       f'{len(self.item)} items by {len(self.item_names)}, '
-      f'sha256 {digest.hexdigest()[:16]})'
+      f'sha256 {files.sha256_of(*parts)[:16]})'
     )
 
 

@@ -10,7 +10,6 @@ Privacy: what is sent are the ratings.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import io
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpmf_jax import files
 from dpmf_jax.ratings.ids import join_ids
 from dpmf_jax.ratings.splits import hashed_ids
 from dpmf_jax.ratings.table import Ratings
@@ -105,7 +105,6 @@ def with_columns(
 
 def digest(ratings: Ratings) -> str:
   """A hash of all that processes must agree on before they share ratings."""
-  sha = hashlib.sha256()
-  for array in (*columns(ratings).values(), ratings.user_ids, ratings.item_ids):
-    sha.update(np.ascontiguousarray(array).tobytes())
-  return sha.hexdigest()
+  return files.sha256_of(
+    *columns(ratings).values(), ratings.user_ids, ratings.item_ids
+  )

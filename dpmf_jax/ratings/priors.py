@@ -245,8 +245,7 @@ def _digest(ratings: Ratings) -> str:
   """SHA-256 of the ratings, in the order in which they are."""
   ids = json.dumps([ratings.user_ids.tolist(), ratings.item_ids.tolist()])
   arrays = (ratings.user, ratings.item, ratings.value)
-  parts = [np.ascontiguousarray(each).tobytes() for each in arrays]
-  return files.sha256(b''.join([ids.encode(), *parts]))
+  return files.sha256_of(ids.encode(), *arrays)
 
 
 def _outer(rows: np.ndarray) -> np.ndarray:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax
-import numpy as np
 
 from dpmf_jax import files
 from dpmf_jax.evaluation.comparison import FILES
@@ -102,13 +100,13 @@ def protocol(
 
 def digest(ratings: Ratings) -> str:
   """A hash of all that a split and a run depend on."""
-  sha = hashlib.sha256(folders.digest(ratings).encode())
   lists = (ratings.user_ids.astype(str), ratings.item_ids.astype(str))
-  sha.update(as_json([each.tolist() for each in lists]))
-  sha.update(as_json([ratings.scale, ratings.clicks, ratings.most_users]))
-  if ratings.timestamp is not None:
-    sha.update(np.ascontiguousarray(ratings.timestamp).tobytes())
-  return sha.hexdigest()
+  return files.sha256_of(
+    folders.digest(ratings).encode(),
+    as_json([each.tolist() for each in lists]),
+    as_json([ratings.scale, ratings.clicks, ratings.most_users]),
+    b'' if ratings.timestamp is None else ratings.timestamp,
+  )
 
 
 def as_json(value: Any) -> bytes:

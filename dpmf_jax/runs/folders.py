@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import math
 import os
@@ -71,10 +70,7 @@ _VERSIONED = ('dpmf_jax', 'jax', 'jaxlib')
 
 def digest(ratings: Ratings) -> str:
   """A hash of the ratings, to tell whether a run goes on with the same."""
-  sha = hashlib.sha256()
-  for array in (ratings.user, ratings.item, ratings.value):
-    sha.update(np.ascontiguousarray(array).tobytes())
-  return sha.hexdigest()
+  return files.sha256_of(ratings.user, ratings.item, ratings.value)
 
 
 @contextlib.contextmanager

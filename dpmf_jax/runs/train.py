@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from numbers import Real
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,10 +12,8 @@ import jax
 import numpy as np
 
 from dpmf_jax import certificates, files, keys
-from dpmf_jax.accounting import ledger as ledgers
 from dpmf_jax.certificates import wording
 from dpmf_jax.evaluation import popular
-from dpmf_jax.plans import selection
 from dpmf_jax.plans.spec import Task
 from dpmf_jax.ratings.given import ratings_of
 from dpmf_jax.ratings.priors import matched
@@ -26,21 +21,21 @@ from dpmf_jax.ratings.priors import public_prior as prior_of_public
 from dpmf_jax.ratings.specification import AskedEpsilons
 from dpmf_jax.ratings.splits import hold_out_last, random_split
 from dpmf_jax.ratings.table import Ratings, with_public_ids
-from dpmf_jax.rows import Data, device_mesh, training_data
+from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.runs import (
+  arguments,
   choosing,
   folders,
-  logs,
   measuring,
   processes,
   recording,
+  running,
   timing,
 )
 from dpmf_jax.runs.choosing import Chosen, Threshold
 from dpmf_jax.runs.run import Run
 from dpmf_jax.systems.item_facts import with_facts
 from dpmf_jax.systems.public import with_public
-from dpmf_jax.training import fit
 from dpmf_jax.types import System
 
 Split = Literal['random', 'last']
@@ -48,14 +43,6 @@ Split = Literal['random', 'last']
 _LAST = {
   'split': 'last: the latest of each user is held out to measure accuracy; '
   'timestamps are used for that alone'
-}
-_READ = 'dpmf_jax.read and from_dataframe take it, and make Ratings for train'
-# Names that people try -> what there is.
-_ELSEWHERE = {
-  'columns': _READ,
-  'duplicates': _READ,
-  'seed': 'key is the seed of noise, for experiments, split_seed that of the '
-  'held-out ratings',
 }
 
 
@@ -177,12 +164,14 @@ def train(
   would cost too much.
   """
   began, lap = time.monotonic(), timing.laps()
-  test_fraction = _share(split, test_fraction)
-  _check_evaluation(test_fraction, split_seed, ranking_k, ranking_threshold)
-  _check_reports(report_every, checkpoint_seconds)
+  test_fraction = arguments.held_out_share(split, test_fraction)
+  arguments.check_evaluation(
+    test_fraction, split_seed, ranking_k, ranking_threshold
+  )
+  arguments.check_reports(report_every, checkpoint_seconds)
   if not isinstance(overwrite, bool):
     raise ValueError(f'overwrite={overwrite!r} must be True or False')
-  _check_elsewhere(settings)
+  arguments.check_elsewhere(settings)
   table = ratings_of(ratings, scale=scale, max_count=max_count)
   if scale is not None and table.clicks:
     raise ValueError(
@@ -211,7 +200,7 @@ def train(
   )
   public_prior = None
   if public_ratings is not None:
-    _check_apart(ratings, public_ratings)
+    arguments.check_apart(ratings, public_ratings)
     public_prior = matched(prior_of_public(public_ratings), table)
     system_of_both = with_public(chosen.name, chosen.system, public_prior)
     chosen = chosen._replace(system=system_of_both)
@@ -226,15 +215,17 @@ def train(
   processes.check_system(chosen.name, chosen.variant)
   if not processes.first():
     progress, curves, tensorboard = False, None, None
-  _check_logs(chosen, curves, tensorboard, output, overwrite)
+  arguments.check_logs(chosen, curves, tensorboard, output, overwrite)
   lap('system chosen')
   if table.most_users and made.guarantee.unit != 'user':
     raise ValueError(
       f'num_users={table.most_users} is for what protects whole users, and '
       f'system={chosen.name} protects single ratings here: use user_ids'
     )
-  first_key = _first_key(key)
-  spend = _spend(chosen, table, first_key, ledger, budget_epsilon, output)
+  first_key = arguments.first_key(key)
+  spend = running.spending(
+    chosen, table, first_key, ledger, budget_epsilon, output
+  )
   folder_of = contextlib.nullcontext()
   if output is not None and processes.first():
     folder_of = folders.opened(output, overwrite=overwrite)
@@ -261,7 +252,7 @@ def train(
     }
     stated = None if public_prior is None else public_prior.stated
     known = {*facts, 'num_users', 'public_ratings'}
-    further = _further(public or {}, known, chosen)
+    further = arguments.further(public or {}, known, chosen)
     # A hash of the file that features are from says more than one of an array.
     facts |= {
       **_stated_features('user_features', user_features),
@@ -290,7 +281,7 @@ def train(
       task=chosen.task,
       rounds=chosen.plan.rounds,
     )
-    first_key, run_id = _fitted(
+    first_key, run_id = running.fitted(
       chosen,
       data,
       recorder,
@@ -372,230 +363,11 @@ def train(
     return run
 
 
-def _fitted(
-  chosen: Chosen,
-  data: Data,
-  recorder: recording.Recorder,
-  key: jax.Array,
-  *,
-  folder: Path | None,
-  overwrite: bool,
-  identity: dict[str, Any],
-  spend: Callable[..., Any] | None,
-  report_every: int,
-  checkpoint_seconds: float,
-  curves: str | Path | None,
-  tensorboard: str | Path | None,
-  progress: bool,
-) -> tuple[jax.Array, str]:
-  """The key and the id of the run, when all steps are done and recorded.
-
-  Both are those of the interrupted run in `folder`, if there is one.
-  """
-  made, run_id = chosen.system, folders.run_id(None)
-  start, callbacks = None, []
-  if folder is not None:
-    key, start = folders.restore(
-      folder, made, data, key, identity, overwrite=overwrite
-    )
-    if start and progress:
-      print(f'going on from step {start[0]} of {made.steps}')
-    if overwrite and not start:
-      if spend:
-        spend(dry_run=True)  # before the run that was there is gone
-      folders.clear(folder)
-    run_id = folders.run_id(folder)
-  like = lambda: jax.eval_shape(lambda key: made.init(key, data), key)
-  key, run_id, start = processes.of_first(key, run_id, start, like)
-  if folder is not None:
-    callbacks.append(
-      folders.checkpointer(
-        folder,
-        key,
-        identity,
-        run=run_id,
-        steps=made.steps,
-        seconds=checkpoint_seconds,
-      )
-    )
-  if start is None:
-    keys.begin(key)
-  if spend and processes.first():
-    charge = functools.partial(spend, entry_id=run_id)
-    callbacks.append(folders.charger(folder, charge, fresh=start is None))
-  # The other half drew masks for releases once: steps keep their noise.
-  fit_key, _ = jax.random.split(key)
-  bar, show = recording.progress(
-    chosen.plan, recorder.curve, delta=chosen.delta, disable=not progress
-  )
-  with bar, logs.logged(recorder.curve, curves, tensorboard) as log:
-    fit(
-      made,
-      fit_key,
-      data,
-      report_every=report_every,
-      callbacks=(*callbacks, recorder, log, show),
-      start=start,
-    )
-  return key, run_id
-
-
-def _first_key(key: jax.Array | int | None) -> jax.Array:
-  if isinstance(key, jax.Array):
-    return key
-  whole = isinstance(key, int | np.integer) and not isinstance(key, bool)
-  if not (key is None or whole):
-    raise ValueError(
-      f'key={key!r} must be None, an integer as a seed, or a key of JAX'
-    )
-  return keys.random_key(key)
-
-
-def _check_elsewhere(settings: Mapping[str, Any]) -> None:
-  """Raises ValueError for what is no setting, but is said in another way."""
-  for name in settings.keys() & _ELSEWHERE.keys():
-    raise ValueError(
-      f'{name}={settings[name]!r} is not an argument of train: '
-      f'{_ELSEWHERE[name]}'
-    )
-
-
-def _share(split: str, fraction: float | None) -> float | None:
-  """The part of the ratings that is held out; None is the last of each user."""
-  if split not in ('random', 'last'):
-    raise ValueError(f"split={split!r} must be 'random' or 'last'")
-  if split == 'random':
-    return 0.2 if fraction is None else fraction
-  if fraction is not None:
-    raise ValueError(
-      f"test_fraction={fraction} is for split='random': 'last' holds out the "
-      'last of each user'
-    )
-  return None
-
-
-def _check_evaluation(
-  fraction: float | None,
-  seed: int,
-  cutoffs: Sequence[int],
-  threshold: float | None,
-) -> None:
-  if fraction is not None and not (
-    _is_number(fraction, Real) and 0 <= fraction < 1
-  ):
-    raise ValueError(f'test_fraction={fraction!r} must be in [0, 1)')
-  if not (isinstance(seed, int | np.integer) and 0 <= seed < 2**64):
-    raise ValueError(f'split_seed={seed!r} must be an integer in 0..2^64-1')
-  if isinstance(cutoffs, int | str):
-    raise ValueError(f'ranking_k={cutoffs!r} must be a list, such as [5, 10]')
-  if not all(isinstance(k, int) and k >= 1 for k in cutoffs):
-    shown = ','.join(map(str, cutoffs))
-    raise ValueError(f'ranking_k={shown} must be numbers of at least 1')
-  if cutoffs and fraction == 0:
-    raise ValueError('ranking_k needs held-out ratings: test_fraction above 0')
-  if not cutoffs and threshold is not None:
-    raise ValueError(f'ranking_threshold={threshold} needs ranking_k')
-
-
-def _check_reports(every: Any, seconds: Any) -> None:
-  if every is not None and not (_is_number(every, int) and every >= 1):
-    raise ValueError(f'report_every={every!r} must be an integer from 1')
-  if not (_is_number(seconds, Real) and seconds >= 0):
-    raise ValueError(f'checkpoint_seconds={seconds!r} must be at least 0')
-
-
-def _check_logs(
-  chosen: Chosen,
-  curves: Any,
-  tensorboard: Any,
-  output: str | Path | None,
-  overwrite: bool,
-) -> None:
-  given = {'curves': curves, 'tensorboard': tensorboard}
-  given = {name: value for name, value in given.items() if value is not None}
-  if not given:
-    return
-  if chosen.task == 'ranking':
-    name, value = next(iter(given.items()))
-    raise ValueError(
-      f'{name}={value} is for errors of ratings, and system={chosen.name} '
-      'makes lists, which are measured at the end: leave it out'
-    )
-  goes_on = output is not None and folders.interrupted(Path(output))
-  logs.check(curves, tensorboard, output=output, replace=overwrite or goes_on)
-
-
-def _is_number(given: Any, kind: type) -> bool:
-  return isinstance(given, kind) and not isinstance(given, bool)
-
-
-def _spend(
-  chosen: Chosen,
-  ratings: Ratings,
-  key: jax.Array,
-  ledger: str | Path | None,
-  budget: Any,
-  output: str | Path | None,
-) -> Callable[..., Any] | None:
-  """What puts this run into the ledger; None without one."""
-  if ledger is None:
-    if budget is not None:
-      raise ValueError(
-        f'budget_epsilon={budget} needs a ledger, where what is spent is put '
-        'down'
-      )
-    return None
-  if (source := keys.source_of(key)) != certificates.ENTROPY:
-    raise ValueError(
-      f'the key is for experiments ({source}): noise that whoever knows it can '
-      'remove is no protection that a ledger could count; leave one of them out'
-    )
-  guarantee = chosen.system.guarantee
-  return functools.partial(
-    ledgers.spend,
-    ledger,
-    ledgers.proved_event(guarantee),
-    budget_epsilon=budget,
-    delta=chosen.delta or 0.0,
-    unit=guarantee.unit,
-    relation=guarantee.relation,
-    dataset=ratings.name,
-    digest=processes.digest(folders.digest(ratings)),
-    system=chosen.name,
-    variant=chosen.variant,
-    what=os.path.abspath(output) if output else 'a run without a folder',
-  )
-
-
 def _identity_of(key: jax.Array, given: jax.Array | int | None) -> Any:
   """What a run that goes on must have the same of: not the key itself."""
   if given is None or isinstance(given, int):
     return given
   return _digest(keys.key_words(key))
-
-
-def _further(
-  public: Mapping[str, str], known: set[str], chosen: Chosen
-) -> Mapping[str, str]:
-  """`public`, none of which is said already, maybe in another way."""
-  if chosen.spec:
-    known = known | selection.fields(chosen.spec)
-  if twice := sorted(public.keys() & known):
-    raise ValueError(
-      f'public has {twice[0]!r}, which the certificate says itself: use '
-      'another name'
-    )
-  return public
-
-
-def _check_apart(ratings: Any, public: Any) -> None:
-  """Refuses ratings that are given as private and as public, by name alone."""
-  named = all(isinstance(x, str | os.PathLike) for x in (ratings, public))
-  if public is ratings or (named and os.fspath(ratings) == os.fspath(public)):
-    raise ValueError(
-      'public_ratings are the ratings themselves, which are private: give '
-      'others, that anyone may see'
-    )
 
 
 def _with_item_features(
@@ -621,6 +393,4 @@ def _stated_features(name: str, features: np.ndarray | None) -> dict[str, str]:
 
 
 def _digest(array: Any) -> str | None:
-  if array is None:
-    return None
-  return files.sha256(np.ascontiguousarray(array).tobytes())
+  return None if array is None else files.sha256_of(array)

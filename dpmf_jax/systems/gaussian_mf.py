@@ -116,11 +116,9 @@ def _sound_step(optimizer: optax.GradientTransformation):
   return step
 
 
-def _noisy_gradients(
-  key: jax.Array, data: Data, factors: Factors, hyper: Any
-) -> Factors:
-  """Both gradients with noise, see `gaussian_mf`."""
-  gradient = lattice.gradients(
+def exact_gradients(data: Data, factors: Factors, hyper: Any) -> Factors:
+  """Both gradients as they are before noise, in counts."""
+  return lattice.gradients(
     data,
     factors,
     clip_norm=hyper.clip_norm,
@@ -130,6 +128,13 @@ def _noisy_gradients(
     residual_bound=hyper.residual_bound,
     shift=hyper.shift,
   )
+
+
+def _noisy_gradients(
+  key: jax.Array, data: Data, factors: Factors, hyper: Any
+) -> Factors:
+  """Both gradients with noise, see `gaussian_mf`."""
+  gradient = exact_gradients(data, factors, hyper)
   # Differs from the paper: line 4's gradient gets noise, too. Without it
   # the items carry raw ratings into the next user gradient.
   shapes = [side.shape for side in gradient]

@@ -77,6 +77,12 @@ def user_rows(features: jax.Array) -> jax.Array:
   return jnp.concatenate([features, jnp.zeros_like(features[:, :1])], axis=1)
 
 
+# Settings that an item's equations are made and solved with, and users fitted.
+SOLVED_WITH = (
+  'label_bound', 'center', 'prior_variance', 'bias_ridge', 'vector_ridge',
+)  # fmt: skip
+
+
 def hyper_of(config: ObjectivePMFConfig, rank: int) -> Any:
   """The traced settings for features of that rank."""
   if rank > MAX_RANK:
@@ -91,11 +97,7 @@ def hyper_of(config: ObjectivePMFConfig, rank: int) -> Any:
   matrix = scale / np.float32(config.count_scale) * share
   return traced(
     config,
-    'label_bound',
-    'center',
-    'prior_variance',
-    'bias_ridge',
-    'vector_ridge',
+    *SOLVED_WITH,
     matrix=noise.lattice_noise(matrix[None], spacing, limit=limit),
     vector=noise.lattice_noise(
       float(scale), spacing * config.label_bound, limit=limit

@@ -181,9 +181,10 @@ def sdbpr(config: SDBPRConfig) -> System:
     factors = Factors(
       side(user_key, data.by_user), side(item_key, data.by_item)
     )
+    begun = sdcf.open_start(ridge_key, data, factors, config)
     if config.variant == 'paper':
-      return sdcf.start(bits_key, ridge_key, data, factors, config)
-    return sdcf.open_start(ridge_key, data, factors, config)
+      return sdcf.start(bits_key, begun, data, config)
+    return begun
 
   step = OpenRounds(optimizer, config.average)
   if config.variant == 'paper':

@@ -284,12 +284,11 @@ def sdfm(config: SDFMConfig) -> System:
     features = features_of(config.attributes, data)
     counts = (each.shape[1] for each in features)
     shared = fm.no_weights(*counts, width=config.rank + 1)
-    start: Any = sdcf.open_start
-    if config.variant == 'paper':
-      start = functools.partial(sdcf.start, keys.bits)
-    state = start(
+    state: Any = sdcf.open_start(
       keys.ridges, data, factors, config, shared=shared, features=features
     )
+    if config.variant == 'paper':
+      state = sdcf.start(keys.bits, state, data, config)
     # Ridges of the linear weights come after those of the vectors.
     langevin = state.hyper.langevin
     weight = (config.ridge * langevin.likelihood)[None]

@@ -70,7 +70,8 @@ def sdmf(config: SDMFConfig) -> System:
     keys = sgld.start_keys(key)
     sizes = data.by_user.num_rows, data.by_item.num_rows
     factors = sgld.uniform_factors(keys.factors, sizes, config)
-    return sdcf.start(keys.bits, keys.ridges, data, factors, config)
+    begun = sdcf.open_start(keys.ridges, data, factors, config)
+    return sdcf.start(keys.bits, begun, data, config)
 
   return System(
     init=init,

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import psycopg
 import pytest
 import sqlalchemy as sa
+import stated
 from postgres import PASSWORD
 
 from dpmf_jax import accounting
@@ -28,13 +29,7 @@ from dpmf_jax.ratings import writing
 from dpmf_jax.ratings.synthetic import synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
-FACTS = {
-  'delta': 1e-6,
-  'unit': 'rating',
-  'relation': 'replace',
-  'dataset': 'made-up',
-  'budget_epsilon': 3,
-}
+FACTS = {**stated.FACTS, 'budget_epsilon': 3}
 RUN = events.Gaussian(50.0)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stated import FACTS
 
 from dpmf_jax import accounting, files
 from dpmf_jax.accounting import (
@@ -24,12 +25,6 @@ from dpmf_jax.ratings import writing
 from dpmf_jax.ratings.synthetic import synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
-FACTS = {
-  'delta': 1e-6,
-  'unit': 'rating',
-  'relation': 'replace',
-  'dataset': 'made-up',
-}
 
 
 @pytest.fixture

@@ -261,18 +261,22 @@ def test_paper_variant_releases_users_only(launch, ratings_file, tmp_path):
   assert 'no guarantee covers' in done.stderr
 
 
+def features_file(path, role, number):
+  """Two small numbers for each of so many, and what is said of them."""
+  lines = [f'{role}-{n},{n % 7},{n % 3}' for n in range(number)]
+  path.write_text(f'{role},year,size\n' + '\n'.join(lines) + '\n')
+  return path, f'sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}'
+
+
 def test_user_features_are_read_and_named(launch, ratings_file, tmp_path):
-  users = tmp_path / 'users.csv'
-  lines = [f'user-{u},{u % 7},{u % 3}' for u in range(80)]
-  users.write_text('user,age,size\n' + '\n'.join(lines) + '\n')
+  users, hashed = features_file(tmp_path / 'users.csv', 'user', 80)
   done = train(
     launch, ratings_file, tmp_path / 'run', '--system=objective_pmf',
     '--epsilon=3', f'--user_features={users}',
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
   document = read(tmp_path / 'run' / 'certificate.json')
-  digest = hashlib.sha256(users.read_bytes()).hexdigest()
-  assert document['parameters']['user_features'] == f'sha256 {digest}'
+  assert document['parameters']['user_features'] == hashed
   assert 'in 9 dimensions' in document['mechanism']  # 3 features
   model, _ = files.load_leaves(tmp_path / 'run' / 'model.safetensors')
   assert model['factors/item'].shape == (50, 4)
@@ -538,17 +542,14 @@ def test_public_ratings_are_read_and_kept_as_a_prior(
 
 
 def test_item_features_are_read_and_named(launch, ratings_file, tmp_path):
-  facts = tmp_path / 'items.csv'
-  lines = [f'item-{i},{i % 7},{i % 3}' for i in range(50)]
-  facts.write_text('item,year,size\n' + '\n'.join(lines) + '\n')
+  facts, hashed = features_file(tmp_path / 'items.csv', 'item', 50)
   given = '--system=power_mf', '--rank=0', '--epsilon=3'
   done = train(
     launch, ratings_file, tmp_path / 'run', *given, f'--item_features={facts}'
   )
   assert done.returncode == 0, done.stderr
   document = read(tmp_path / 'run' / 'certificate.json')
-  digest = hashlib.sha256(facts.read_bytes()).hexdigest()
-  assert document['parameters']['item_features'] == f'sha256 {digest}'
+  assert document['parameters']['item_features'] == hashed
   facts.write_text('item,year\nitem-1,3\n')
   refused = train(
     launch, ratings_file, tmp_path / 'no', *given, f'--item_features={facts}'

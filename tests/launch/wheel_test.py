@@ -8,6 +8,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import forks
 import pytest
 
 from dpmf_jax.commands import __main__ as commands
@@ -74,16 +75,7 @@ def test_train_and_recommend_from_another_folder(wheel, tmp_path):
   (work / 'ratings.csv').write_text('user,item,rating\n' + ''.join(rows))
 
   def dpmf(*words):
-    done = subprocess.run(
-      [str(site / 'bin' / 'dpmf'), *words],
-      cwd=work,
-      capture_output=True,
-      text=True,
-      check=False,
-      env={**os.environ, 'PYTHONPATH': str(site)},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return forks.printed([str(site / 'bin' / 'dpmf'), *words], work, site)
 
   assert dpmf().splitlines()[0] == 'usage: dpmf COMMAND --flag=value ...'
   shown = dpmf(

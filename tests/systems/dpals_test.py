@@ -13,7 +13,7 @@ import pytest
 import scipy.integrate
 import scipy.stats
 from laws import assert_scale
-from tables import table
+from tables import crowd_of, layouts, table
 
 from dpmf_jax import accounting, certificates, files
 from dpmf_jax.accounting import ledger, tails
@@ -37,7 +37,7 @@ from dpmf_jax.plans.dpals import (
 )
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.synthetic import synthetic
-from dpmf_jax.rows import device_mesh, training_data
+from dpmf_jax.rows import training_data
 from dpmf_jax.runs import folders
 from dpmf_jax.serving import models
 from dpmf_jax.systems import dpals, dpals_items, dpals_users, dpals_votes
@@ -56,19 +56,7 @@ def settings(**more):
 
 @pytest.fixture(scope='module')
 def crowd():
-  """50 users, 30 items: ordinary users, and users who are extreme.
-
-  User 0 rated everything highest, 1 everything by turns, 2 one item that
-  nobody else rated, 3 a single popular one lowest, 4 two opposite ratings.
-  """
-  rng = np.random.default_rng(4)
-  rows = [(0, i, 5.0) for i in range(29)]
-  rows += [(1, i, 5.0 if i % 2 else 1.0) for i in range(29)]
-  rows += [(2, 29, 5.0), (3, 0, 1.0), (4, 0, 5.0), (4, 1, 1.0)]
-  for user in range(5, 50):
-    items = {0, *rng.choice(29, rng.integers(1, 20), replace=False).tolist()}
-    rows += [(user, i, float(rng.integers(1, 6))) for i in sorted(items)]
-  return table(rows, 50, 30)
+  return crowd_of(30, most=20)
 
 
 EXTREME = range(6)
@@ -260,14 +248,7 @@ def test_sums_do_not_depend_on_places_or_devices(crowd):
   config = settings(rank=3, steps=2)
   state = state_after(config, training_data(crowd), 2)
   expected = integer_terms(state, training_data(crowd))
-  order = np.random.default_rng(1).permutation(50)
-  moved = dataclasses.replace(crowd, user=order[crowd.user])
-  for data in (
-    training_data(moved),
-    training_data(crowd, least_chunks=5),
-    training_data(crowd, mesh=device_mesh(2)),
-    training_data(moved, mesh=device_mesh(4)),
-  ):
+  for data in layouts(crowd):
     np.testing.assert_array_equal(integer_terms(state, data), expected)
 
 

@@ -1,4 +1,3 @@
-import dataclasses
 import fractions
 import functools
 from typing import Any
@@ -7,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tables import table
+from tables import crowd_of, layouts, table
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting.rounding import LABEL_BITS, MAX_TABLE_ITEMS
@@ -28,7 +27,7 @@ from dpmf_jax.plans.moments import (
   sensitivities,
 )
 from dpmf_jax.ratings.table import Ratings
-from dpmf_jax.rows import device_mesh, training_data
+from dpmf_jax.rows import training_data
 from dpmf_jax.systems import moments
 from dpmf_jax.training import fit
 from dpmf_jax.types import Unit
@@ -47,19 +46,7 @@ def settings(**more):
 
 @pytest.fixture(scope='module')
 def crowd():
-  """50 users, 12 items: ordinary users, and users who are extreme.
-
-  User 0 rated everything highest, 1 everything by turns, 2 one item that
-  nobody else rated, 3 a single popular one lowest, 4 two opposite ratings.
-  """
-  rng = np.random.default_rng(4)
-  rows = [(0, i, 5.0) for i in range(ITEMS - 1)]
-  rows += [(1, i, 5.0 if i % 2 else 1.0) for i in range(ITEMS - 1)]
-  rows += [(2, ITEMS - 1, 5.0), (3, 0, 1.0), (4, 0, 5.0), (4, 1, 1.0)]
-  for user in range(5, 50):
-    items = {0, *rng.choice(ITEMS - 1, rng.integers(1, 9), replace=False)}
-    rows += [(user, int(i), float(rng.integers(1, 6))) for i in sorted(items)]
-  return table(rows, 50, ITEMS)
+  return crowd_of(ITEMS, most=9)
 
 
 EXTREME = range(6)
@@ -268,14 +255,7 @@ def test_sums_do_not_depend_on_places_or_devices(crowd):
   data = training_data(crowd)
   state = after_means(settings(), data)
   expected = released_numbers(state, data)
-  order = np.random.default_rng(1).permutation(50)
-  moved = dataclasses.replace(crowd, user=order[crowd.user])
-  for other in (
-    training_data(moved),
-    training_data(crowd, least_chunks=5),
-    training_data(crowd, mesh=device_mesh(2)),
-    training_data(moved, mesh=device_mesh(4)),
-  ):
+  for other in layouts(crowd):
     found = released_numbers(state, other)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 

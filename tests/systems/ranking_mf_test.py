@@ -1,12 +1,10 @@
 """Ranking MF: what one user or one interaction can move, and what it finds."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tables import table
+from tables import layouts, table
 
 from dpmf_jax import accounting, files
 from dpmf_jax.accounting.sensitivity import interaction_sensitivity
@@ -23,7 +21,7 @@ from dpmf_jax.plans.ranking_mf import (
 from dpmf_jax.plans.settings import slope
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.table import from_arrays
-from dpmf_jax.rows import device_mesh, training_data
+from dpmf_jax.rows import training_data
 from dpmf_jax.serving import folding, models
 from dpmf_jax.systems import ranking_mf
 from dpmf_jax.training import fit
@@ -408,14 +406,7 @@ def test_sums_do_not_depend_on_places_or_devices(crowd, sums):
   hyper = ranking_mf._hyper(config)
   known = known_at(np.random.default_rng(2), config)
   expected = sums(known, hyper, training_data(crowd))
-  order = np.random.default_rng(1).permutation(USERS)
-  moved = dataclasses.replace(crowd, user=order[crowd.user])
-  for data in (
-    training_data(moved),
-    training_data(crowd, least_chunks=5),
-    training_data(crowd, mesh=device_mesh(2)),
-    training_data(moved, mesh=device_mesh(4)),
-  ):
+  for data in layouts(crowd):
     np.testing.assert_array_equal(sums(known, hyper, data), expected)
 
 

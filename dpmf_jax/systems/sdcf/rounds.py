@@ -440,19 +440,9 @@ def public_of(state: State | OpenState) -> Public:
 
 
 def start(
-  bits_key: jax.Array,
-  ridge_key: jax.Array,
-  data: Data,
-  factors: Factors,
-  config: SDCFSettings,
-  *,
-  shared: Any = None,
-  features: Factors | None = None,
+  bits_key: jax.Array, begun: OpenState, data: Data, config: SDCFSettings
 ) -> State:
-  """The state before the first round: permanent bits are drawn here."""
-  begun = open_start(
-    ridge_key, data, factors, config, shared=shared, features=features
-  )
+  """`begun` with clients' memories: permanent bits are drawn here."""
   memory, unsolved = start_memory(
     bits_key, data.by_user, begun.blocks, config, data.by_item.num_rows
   )
@@ -474,7 +464,7 @@ def open_start(
   shared: Any = None,
   features: Factors | None = None,
 ) -> OpenState:
-  """The state of a system without privacy, before the first round."""
+  """The state before the first round: all of it without privacy."""
   return OpenState(
     factors=factors,
     optimizer=sgld.optimizer_of(config).init((factors.item, shared)),

@@ -96,11 +96,7 @@ def hyper_of(config: UntrustedPMFConfig, num_users: int) -> Any:
   secure_sum.check_headroom(num_users, max(sizes), spare)
   return traced(
     config,
-    'label_bound',
-    'center',
-    'prior_variance',
-    'bias_ridge',
-    'vector_ridge',
+    *noisy_equations.SOLVED_WITH,
     count_size=sizes.counts,
     label_size=sizes.labels,
     noise_variance=shares.variance(config.noise_bits) * (1 + more),
