@@ -73,6 +73,14 @@ TO_BEAT: dict[tuple[str, str], dict[float, float]] = {
   ('ml-1m', 'user'): {1: 1.02, 5: 0.980, 20: 0.918},
 }
 
+# Of the picture; told apart by everybody (Okabe and Ito).
+_COLORS = {'rating': '#0072B2', 'user': '#D55E00'}
+_LEVELS = {
+  'user mean': '--',
+  'bias, not private': '-.',
+  'als, not private': (0, (1, 1)),
+}
+
 # Rows of a data set: RMSE by seed, and more.
 Rows = dict[str, dict[str, Any]]
 
@@ -225,32 +233,41 @@ def draw(path: str, figures: dict[str, Rows]) -> None:
   from matplotlib.figure import Figure
 
   columns = 3
-  figure = Figure(
-    figsize=(4 * columns, 3 * -(-len(figures) // columns)), layout='constrained'
-  )
-  places = figure.subplots(-(-len(figures) // columns), columns, squeeze=False)
-  for axes in places.ravel()[len(figures) :]:
+  rows_of = -(-(len(figures) + 1) // columns)  # one more for the legend
+  figure = Figure(figsize=(4 * columns, 3 * rows_of), layout='constrained')
+  places = figure.subplots(rows_of, columns, squeeze=False).ravel()
+  for axes in places[len(figures) :]:
     axes.axis('off')
-  for axes, (name, rows) in zip(places.ravel(), figures.items(), strict=False):
-    for unit in _UNITS.value:
-      for what, style in (('auto', 'o-'), ('means alone', '.:')):
-        values = curve(rows, what, unit)
-        epsilons = sorted(values)
-        heights = [values[each] for each in epsilons]
-        axes.plot(epsilons, heights, style, label=f'{what}, {unit}')
-    for label in ('user mean', 'bias, not private', 'als, not private'):
-      if label in rows:
-        color = {'u': 'black', 'b': 'gray', 'a': 'green'}[label[0]]
-        height = np.mean(rows[label]['rmse'])
-        axes.axhline(height, color=color, lw=1, ls='--', label=label)
+  shown: dict[str, Any] = {}
+  for axes, (name, rows) in zip(places, figures.items(), strict=False):
+    for label, line in _lines(axes, rows):
+      shown.setdefault(label, line)
     axes.set_xscale('log')
-    axes.set_title(name, fontsize=9)
+    axes.set_xticks([0.1, 1, 2, 5, 20], ['0.1', '1', '2', '5', '20'])
+    axes.minorticks_off()
+    axes.set_xlabel('epsilon')
+    axes.set_ylabel('held-out RMSE')
+    axes.set_title(name, fontsize=10)
     axes.grid(alpha=0.25)
-  last = places.ravel()[0]
-  plots.write(
-    path, last, x_label='epsilon', y_label='held-out RMSE',
-    title=last.get_title(), mode=None,
-  )  # fmt: skip
+  places[-1].legend(shown.values(), shown.keys(), loc='center', fontsize=10)
+  plots.save(path, places[0], mode=None)
+
+
+def _lines(axes: Any, rows: Rows) -> Iterator[tuple[str, Any]]:
+  """(label, line) of what is drawn of a data set."""
+  for unit in _UNITS.value:
+    for what, style in (('auto', 'o-'), ('means alone', 's:')):
+      values = sorted(curve(rows, what, unit).items())
+      if values:
+        yield (
+          f'{what}, {unit}',
+          axes.plot(*zip(*values, strict=True), style, color=_COLORS[unit],
+                    markersize=4 if what == 'auto' else 3)[0],
+        )  # fmt: skip
+  for label, style in _LEVELS.items():
+    if label in rows:
+      height = np.mean(rows[label]['rmse'])
+      yield label, axes.axhline(height, color='black', lw=1, ls=style)
 
 
 if __name__ == '__main__':

@@ -43,12 +43,13 @@ def write(
   axes.set_title(title, fontsize=9)
   axes.grid(alpha=0.25)
   axes.legend(fontsize=8, **legend)
-  _save(path, axes, mode)
+  save(path, axes, mode)
 
 
-def _save(
+def save(
   path: str | Path | io.BytesIO, axes: Any, mode: int | None = 0o600
 ) -> None:
+  """Writes a PNG of the figure that `axes` are of, as it is."""
   from PIL import Image
 
   drawn = io.BytesIO()
@@ -350,7 +351,7 @@ def comparison(
   axes.set_title(f'{title}\n{note}', fontsize=9, loc='left')
   axes.spines[['top', 'right']].set_visible(False)
   axes.grid(alpha=0.25)
-  _save(path, axes)
+  save(path, axes)
 
 
 def _stated_epsilon(row: Mapping[str, Any]) -> float:

@@ -28,6 +28,8 @@ MAX_RANK = 8
 # so large, too, or means of items are better off with all of a pure epsilon.
 _PAIRS_FROM: dict[Unit, float] = {'user': 0.6, 'rating': 0.5}
 _USERS_FROM: dict[Unit, float] = {'user': 0.0, 'rating': 400.0}
+# Where mu is below this, by user, means have as much of the budget as pairs.
+_LITTLE, _MORE_FOR_MEANS = 0.1, 0.5
 
 
 def rank_for(mu: float, num_users: int, num_items: int) -> int:
@@ -64,6 +66,17 @@ def pays_for_pairs(
   )
 
 
+def _shares(unit: Unit, mu: float) -> list[dict[str, Any]]:
+  """`means_share` of `moments`, what is tried first and by default.
+
+  With little budget, pairs are lost in noise if users have few ratings each,
+  and how many they have is private.
+  """
+  if unit == 'user' and mu < _LITTLE:
+    return [{'means_share': _MORE_FOR_MEANS}, {}]
+  return [{}]
+
+
 def signal(
   *, num_users: int, num_items: int, epsilon: float, delta: float
 ) -> float:
@@ -90,13 +103,14 @@ def recommended(
   """(system, settings of its config) for these facts.
 
   Where there are few items and many users (`pays_for_pairs`), and delta is
-  above 0, it is `moments`. Else unit 'rating' (relation 'add_remove') is
-  `power_mf`: factors where `signal` is at least 14, one for every 6 of it, 3 to
-  16 of them, in 6 rounds below 24 and in 8 from there; and item means alone
-  below 14, or where delta is 0 or there are fewer items than a user must have
-  ratings of. With factors it counts ratings first, if it is not in a ledger,
-  and releases item means alone where users have too few (`number_share`). Unit
-  'user' is `dpals`, with a rank by `auto.rank_for`.
+  above 0, it is `moments`, by user with half of the budget for means where mu
+  is below 0.1 and there is noise for that. Else unit 'rating' (relation
+  'add_remove') is `power_mf`: factors where `signal` is at least 14, one for
+  every 6 of it, 3 to 16 of them, in 6 rounds below 24 and in 8 from there; and
+  item means alone below 14, or where delta is 0 or there are fewer items than a
+  user must have ratings of. With factors it counts ratings first, if it is not
+  in a ledger, and releases item means alone where users have too few
+  (`number_share`). Unit 'user' is `dpals`, with a rank by `auto.rank_for`.
 
   Args:
     unit: what is protected.
@@ -126,12 +140,10 @@ def recommended(
   facts: dict[str, Any] = {'num_users': num_users, 'num_items': num_items}
   budget: dict[str, Any] = {'epsilon': epsilon, 'delta': delta}
   mu = gaussian.mu_of(epsilon, delta) if delta > 0 else 0.0
-  if (
-    not items_known
-    and pays_for_pairs(unit, mu, **facts)
-    and moments.runs(unit, **facts, **budget)
-  ):
-    return 'moments', {'unit': unit, 'relation': 'add_remove'}
+  if not items_known and pays_for_pairs(unit, mu, **facts):
+    for share in _shares(unit, mu):
+      if moments.runs(unit, **facts, **budget, **share):
+        return 'moments', {'unit': unit, 'relation': 'add_remove', **share}
   if unit == 'user':
     rank = rank_for(mu, **facts)
     return 'dpals', {'relation': 'add_remove', 'rank': rank}

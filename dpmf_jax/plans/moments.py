@@ -37,7 +37,7 @@ _HALF = 2 ** (LABEL_BITS - 1)
 # home. By rating, the larger the former, the less a rating moves the user's
 # others.
 _RIDGES: dict[Unit, tuple[float, float]] = {
-  'user': (1.0, 1.0),
+  'user': (1.0, 2.5),
   'rating': (5.0, 2.5),
 }
 # By rating, what cuts to the lattice and float32 add to the move of the second
@@ -60,8 +60,8 @@ class MomentsConfig:
       widths of the scale.
     count_weight: Weight of how often items are rated together against how
       alike.
-    bias_ridge: Ridge of users' biases, in what they send and at home; by
-      rating it is 5 and 2.5 times that.
+    bias_ridge: Ridge of users' biases in what they send; at home it is 2.5
+      times that, and by rating 5 and 2.5 times.
     clip: By rating: residuals are clipped to this in products, in widths of the
       scale.
     pairs_from: By rating: how much more than is worth it noisy counts have to
@@ -132,13 +132,18 @@ def check_size(unit: Unit, num_users: int, num_items: int) -> None:
 
 
 def runs(
-  unit: Unit, num_users: int, num_items: int, epsilon: float, delta: float
+  unit: Unit,
+  num_users: int,
+  num_items: int,
+  epsilon: float,
+  delta: float,
+  **settings: Any,
 ) -> bool:
-  """Whether there is noise for that, with the settings by default."""
+  """Whether there is noise for that, with other settings by default."""
   try:
     config = MomentsConfig(
       unit=unit, relation='add_remove', scale=(0.0, 1.0), epsilon=epsilon,
-      delta=delta,
+      delta=delta, **settings,
     )  # fmt: skip
     lattice_spacings(config, num_users, num_items)
   except ValueError:

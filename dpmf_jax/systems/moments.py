@@ -66,8 +66,14 @@ _LEAST_RESIDUAL = 16
 _SMOOTH, _MORE = 1.0, 1.2
 # About the part of a residual's variance that no other rating tells.
 _OWN = 0.8
-# Of the covariance's eigenvalues, the quantile that counts as a rating's own.
-_RIDGE_QUANTILE = 0.4
+# The least of it.
+_LEAST_OWN = 0.05
+# How far the mean of all ratings is from the scale's middle, about, in widths.
+_COMMON = 0.25
+# What a residual is about, before it is known, in 2^-9 of the scale.
+_RESIDUAL = 2.0 ** (LABEL_BITS - 2)
+# x_i^2 of a user's row is their number of ratings to minus this.
+_ALONE: dict[Unit, float] = {'user': 1.0, 'rating': 0.5}
 # Mean co-count over the noise of a sum of products, from which on there are
 # factors; counts are at least this part of what independent items would have.
 _MIN_TOGETHER, _LEAST_COUNT = 2.0, 0.5
@@ -142,9 +148,29 @@ def _first(key: jax.Array, state: State, data: Data, unit: Unit) -> State:
 def _with_means(
   state: State, noisy: jax.Array, std: jax.Array, unit: Unit
 ) -> State:
+  """The state with means alone."""
   hyper, sums = state.hyper, state.sums._replace(first=noisy)
-  mean = item_means(noisy, hyper.counted, std) * hyper.width
-  return _with_items(state._replace(sums=sums, mean=mean, means_std=std), unit)
+  own = None
+  if unit == 'user':
+    own = ratings_of_a_user(noisy, hyper.counted, len(state.factors.user))
+    own = own, hyper.sent_ridge
+  mean = item_means(noisy, hyper.counted, std, own) * hyper.width
+  rank = state.factors.item.shape[1] - 2
+  item = _items(jnp.zeros((len(mean), rank)), mean)
+  factors = state.factors._replace(item=item)
+  return state._replace(sums=sums, mean=mean, means_std=std, factors=factors)
+
+
+def ratings_of_a_user(
+  noisy: jax.Array, counted: jax.Array, num_users: int
+) -> jax.Array:
+  """[] about how many a user has, from the first sums, by user.
+
+  With n of them they count sqrt(n) times what one does.
+  """
+  root = jnp.maximum(jnp.sum(noisy[:, 0]), 0.0) / num_users
+  root = root * jnp.hypot(1.0, _RESIDUAL / counted)
+  return jnp.clip(jnp.square(root), 1.0, len(noisy))
 
 
 def _again(draws: noise.Draws, state: State, data: Data) -> State:
@@ -241,12 +267,22 @@ def item_counts(
 
 
 def item_means(
-  noisy: jax.Array, counted: jax.Array, std: jax.Array
+  noisy: jax.Array,
+  counted: jax.Array,
+  std: jax.Array,
+  own: tuple[jax.Array, jax.Array] | None = None,
 ) -> jax.Array:
   """Means [I] of residuals, in widths of the scale, from the first sums.
 
   They are shrunk to a common one by what is known of the noise; how far means
   vary is estimated from the sums themselves.
+
+  Args:
+    noisy, counted, std: the sums, what a rating counts, and their noise.
+    own: by user, (n, r), the number of a user's ratings, about, and the ridge
+      of their bias. Of a common mean n / (n + r) went with the bias, of an
+      item's own 1 / (n + r), and as a row that is longer weighs less, about
+      1 / (n + 1) of it, too. All of that is put back.
   """
   count, total = item_counts(noisy, counted, std), noisy[:, 1]
   common = jnp.sum(total) / jnp.sum(count)
@@ -254,21 +290,48 @@ def item_means(
   spread = jnp.sum(jnp.square(apart)) - len(count) * jnp.square(std)
   spread = jnp.maximum(spread, 0.0) / jnp.sum(jnp.square(count))
   part = jnp.square(count) * spread
-  mean = common + apart / count * part / (part + jnp.square(std))
+  apart = apart / count * part / (part + jnp.square(std))
   half = 2.0 ** (LABEL_BITS - 1)
-  return jnp.clip(mean, -half, half) / 2.0**LABEL_BITS
+  if own is not None:
+    both = own[0] + own[1]
+    times = both / own[1]
+    error = times * std * jnp.sqrt(1.0 * len(count)) / jnp.sum(count)
+    kept = 1 / (1 + jnp.square(error / (_COMMON * 2 * half)))
+    common = common * times * kept
+    shorter = 1 / (1 + jnp.square(counted / _RESIDUAL)) / (own[0] + 1)
+    apart = apart * both / (both - 1) / (1 - shorter)
+  return jnp.clip(common + apart, -half, half) / 2.0**LABEL_BITS
 
 
-def covariance(
-  second: jax.Array, count: jax.Array, stds: tuple[jax.Array, jax.Array]
-) -> tuple[jax.Array, jax.Array]:
-  """(C [I, I], whether it is told from noise) of what a user's row varies by.
+class Pairs(NamedTuple):
+  """What products and counts of pairs tell."""
+
+  vector: jax.Array  # [I, I] V, its columns by size; 0 where noise hides them
+  ridge: jax.Array  # [] of users' vectors: what V leaves of a residual's square
+  number: jax.Array  # [] ratings of a user, about
+
+
+def pairs_of(
+  second: jax.Array,
+  count: jax.Array,
+  stds: tuple[jax.Array, jax.Array],
+  alone: float,
+) -> Pairs:
+  """Factors V of the covariance V V^T + ridge of a user's row of residuals.
+
+  Products are P = T * C plus errors: T are counts of pairs, and C is what is
+  looked for. Errors are noise, and chance where users are few: if residuals
+  were independent, a product's variance would be T over a power of the number
+  of ratings. Rows and columns are scaled so that errors are alike, eigenvalues
+  `cleaned`, and the scale is taken off again, item by item as far as
+  eigenvectors are known there.
 
   Args:
     second: [2, I, I] noisy sums of x x^T and a a^T.
     count: [I] how often items are rated, in any unit.
     stds: of the noise on a diagonal entry of each; it is less by the square
       root of 2 off the diagonal.
+    alone: x_i^2 is about the number of a user's ratings to minus this.
   """
   products, together = second
   items, diagonal = len(count), jnp.eye(len(count), dtype=bool)
@@ -292,15 +355,40 @@ def covariance(
   told = jnp.sum(independent) / pairs > _MIN_TOGETHER * errors[0]
   # By user rows have norm 1, so that this is the number of users, about; by
   # rating it is the sum of the norms of their residuals.
-  each = part * jnp.maximum(jnp.trace(products), 1.0)
-  clean = cleaned(products - jnp.diag(_OWN * each), errors[0])
-  shared = clean / jnp.where(told & ~diagonal, together, 1.0)
-  own = jnp.diagonal(clean) / each + _OWN
-  return jnp.where(diagonal, jnp.diag(own), shared), told
+  trace = jnp.maximum(jnp.trace(products), 1.0)
+  number = jnp.clip(1 + jnp.sum(independent) / trace, 1.0, items)
+  # What all pairs have in common is the users' biases, which are taken off, and
+  # by too much where they have few ratings.
+  off = jnp.where(diagonal, 0.0, together)
+  common = jnp.sum(jnp.where(diagonal, 0.0, products))
+  common = common / jnp.maximum(jnp.sum(off), 1e-30)
+  rated = jnp.sqrt(jnp.maximum(factor, 1e-30)) * part
+  # A diagonal entry is mostly a rating's own, which tells nothing of others.
+  products = jnp.where(
+    diagonal,
+    jnp.diag((1 - _OWN) * jnp.square(rated)),
+    (products - common * off)
+    * independent
+    / jnp.where(told & ~diagonal, together, 1.0),
+  )
+  few = jnp.square(rated) * number**-alone
+  scale = (jnp.square(errors[0]) + few) ** -0.25
+  size, axes = cleaned(products * (scale[:, None] * scale[None]), 1.0)
+  size, seen = jnp.maximum(size, 0.0), scale * rated
+  # An eigenvector has errors of 1 / size in every entry.
+  known = jnp.square(size[None] * seen[:, None])
+  axes = axes * known / (known + jnp.sum(jnp.square(seen)) + 1e-30)
+  length = jnp.sqrt(jnp.sum(jnp.square(axes), axis=0))
+  vector = axes * (jnp.sqrt(size) / jnp.maximum(length, 1e-9))[None]
+  vector = jnp.where(told, _finite(vector / seen[:, None]), 0.0)
+  own = 1 - jnp.sum(part[:, None] * jnp.square(vector))
+  return Pairs(vector, jnp.maximum(own, _LEAST_OWN), number)
 
 
-def cleaned(noisy: jax.Array, std: jax.Array) -> jax.Array:
-  """The symmetric matrix [I, I] of which `noisy` is one with noise.
+def cleaned(
+  noisy: jax.Array, std: jax.Array | float
+) -> tuple[jax.Array, jax.Array]:
+  """Eigenvalues [I], ascending, and -vectors [I, I] of `noisy` without noise.
 
   `std` is that off the diagonal. The eigenvectors are kept, and an eigenvalue
   is less by what noise adds to it on average, which all eigenvalues tell.
@@ -309,7 +397,7 @@ def cleaned(noisy: jax.Array, std: jax.Array) -> jax.Array:
   apart = size[:, None] - size[None]
   push = apart / (jnp.square(apart) + jnp.square(_SMOOTH * std) + 1e-30)
   size = size - 2 * _MORE * jnp.square(std) * jnp.sum(push, axis=1)
-  return (axes * ascending(size)[None]) @ axes.T
+  return ascending(size), axes
 
 
 def ascending(values: jax.Array) -> jax.Array:
@@ -324,7 +412,7 @@ def ascending(values: jax.Array) -> jax.Array:
 
 
 def _with_items(state: State, unit: Unit) -> State:
-  """The state with the item factors and the ridge that its sums give."""
+  """The state with means, factors and the ridge that its sums give."""
   hyper, sums = state.hyper, state.sums
   rank = state.factors.item.shape[1] - 2
   count = item_counts(sums.first, hyper.counted, state.means_std)
@@ -332,14 +420,15 @@ def _with_items(state: State, unit: Unit) -> State:
   second, stds = sums.second, (std, std / hyper.count_weight)
   if unit == 'rating':
     second, stds = _in_own_units(second, stds)
-  matrix, told = covariance(second, count, stds)
-  size, axes = eigen(_finite(matrix))
-  ridge = jnp.maximum(jnp.quantile(size, _RIDGE_QUANTILE), 0.05)
-  # Before the second step all sums are zero, and nothing is told.
-  weight = jnp.sqrt(jnp.maximum(size[-rank:] - ridge, 0.0)) * told
-  item = _items(axes[:, -rank:] * weight[None], state.mean)
+  found = pairs_of(_finite(second), count, stds, _ALONE[unit])
+  mean = state.mean
+  if unit == 'user':
+    own = found.number, hyper.sent_ridge
+    mean = item_means(sums.first, hyper.counted, state.means_std, own)
+    mean = mean * hyper.width
+  item = _items(found.vector[:, -rank:], mean)
   factors = state.factors._replace(item=item)
-  return state._replace(factors=factors, ridge=jnp.where(told, ridge, 1.0))
+  return state._replace(factors=factors, mean=mean, ridge=found.ridge)
 
 
 def _in_own_units(

@@ -669,24 +669,29 @@ def test_cleaned_is_closer_than_the_noisy_matrix():
   axes = np.linalg.qr(rng.normal(size=(60, 60)))[0]
   signal = (axes[:, :3] * [80.0, 50.0, 30.0]) @ axes[:, :3].T
   noisy = signal + wigner(rng, 60)
-  cleaned = jax.jit(moments.cleaned)
-  found = np.asarray(cleaned(jnp.asarray(noisy, 'float32'), 1.0))
+
+  @jax.jit
+  def cleaned(matrix, std):
+    size, axes = moments.cleaned(jnp.asarray(matrix, 'float32'), std)
+    return (axes * size[None]) @ axes.T
+
+  found = np.asarray(cleaned(noisy, 1.0))
   error = lambda matrix: np.linalg.norm(matrix - signal)
   assert error(found) < 0.45 * error(noisy)
-  nothing = np.asarray(cleaned(jnp.asarray(noisy - signal, 'float32'), 1.0))
+  nothing = np.asarray(cleaned(noisy - signal, 1.0))
   assert np.linalg.norm(nothing) < 0.3 * np.linalg.norm(noisy - signal)
   # Without noise nothing is taken away.
-  same = cleaned(jnp.asarray(signal, 'float32'), 1e-6)
+  same = cleaned(signal, 1e-6)
   np.testing.assert_allclose(same, signal, atol=1e-3)
 
 
-def drawn(users, items, rated, seed=0, strength=1.0):
+def drawn(users, items, rated, seed=0, strength=1.0, level=3.0):
   """Ratings of a Gaussian with three factors, and one rating held out each."""
   rng = np.random.default_rng(seed)
   factors = strength * rng.normal(size=(items, 3)) / 3**0.5
   bias, mean = 0.5 * rng.normal(size=(users, 1)), 0.5 * rng.normal(size=items)
   value = rng.normal(size=(users, 3)) @ factors.T + bias + mean
-  value = np.clip(3 + value + 0.6 * rng.normal(size=value.shape), 1, 5)
+  value = np.clip(level + value + 0.6 * rng.normal(size=value.shape), 1, 5)
   chosen = np.argsort(rng.random((users, items)), axis=1)[:, : rated + 1]
   kept, out = chosen[:, 1:], chosen[:, 0]
   user = np.repeat(np.arange(users), rated)
@@ -697,19 +702,21 @@ def drawn(users, items, rated, seed=0, strength=1.0):
   return train, out, value[np.arange(users), out]
 
 
+def predicted(release, out):
+  """Of the item that is held out, for each user."""
+  user, item = map(np.asarray, release.factors)
+  found = float(release.offset) + (user * item[out]).sum(axis=1)
+  return np.clip(found, *SCALE)
+
+
 def errors(train, out, value, **more):
   """RMSE of what is held out: of the system, and of the user's mean."""
   data = training_data(train)
   system = moments.moments(settings(**more))
   state = fit(system, jax.random.key(3), data)
-  release = system.model(state, data)
-  user, item = map(np.asarray, release.factors)
-  found = np.clip(
-    float(release.offset) + (user * item[out]).sum(axis=1), *SCALE
-  )
   own = np.bincount(train.user, train.value) / np.bincount(train.user)
   rmse = lambda x: np.sqrt(np.mean(np.square(x - value)))
-  return rmse(found), rmse(own), state
+  return rmse(predicted(system.model(state, data), out)), rmse(own), state
 
 
 def test_factors_are_learned_where_noise_allows_it():
@@ -742,6 +749,25 @@ def test_little_data_is_never_worse_than_users_means(
   assert found < own + 0.003
 
 
+def test_few_ratings_of_a_user_are_no_worse_than_means():
+  train, out, value = drawn(6000, 20, 4, strength=0.5, level=3.8)
+  # Means of items without noise, and users' biases with the same ridge.
+  mean = np.bincount(train.item, train.value) / np.bincount(train.item)
+  rest = np.bincount(train.user, train.value - mean[train.item])
+  alone = mean[out] + rest / (4 + settings().home_ridge)
+  alone = np.sqrt(np.mean(np.square(np.clip(alone, *SCALE) - value)))
+  best = np.inf
+  for epsilon in (0.5, 2.0, 20.0):
+    found, _, state = errors(train, out, value, epsilon=epsilon, rank=8)
+    # What noise on means costs, and vectors on top of it.
+    plain = state.factors.item.at[:, :8].set(0.0)
+    plain = state._replace(factors=state.factors._replace(item=plain))
+    plain = predicted(moments.model(plain, training_data(train)), out)
+    assert found < np.sqrt(np.mean(np.square(plain - value))) + 0.003
+    assert found < min(alone + 0.003 * max(1, 2 / epsilon), best + 0.003)
+    best = min(best, found)
+
+
 @pytest.mark.slow
 def test_items_without_ratings_and_single_items_have_finite_factors():
   for items in (1, 2, 5):
@@ -751,6 +777,15 @@ def test_items_without_ratings_and_single_items_have_finite_factors():
     release = system.model(state, data)
     assert all(jnp.isfinite(x).all() for x in release.factors)
     assert (np.asarray(release.number) > 0).all()
+
+
+def test_auto_spends_more_on_means_where_there_is_little_to_spend():
+  facts: dict[str, Any] = {'num_users': 24_983, 'num_items': 100, 'delta': 1e-6}
+  for epsilon, share in ((0.1, {'means_share': 0.5}), (1.0, {})):
+    found = recommended('user', epsilon=epsilon, **facts)
+    settled = {'unit': 'user', 'relation': 'add_remove', **share}
+    assert found == ('moments', settled)
+  assert 'means_share' not in recommended('rating', epsilon=0.1, **facts)[1]
 
 
 def test_auto_asks_for_pairs_where_they_pay():
