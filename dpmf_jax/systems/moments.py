@@ -64,8 +64,9 @@ _LEAST_RESIDUAL = 16
 # Of the noise, by which its effect on eigenvalues is smoothed, and what the
 # effect is multiplied by: estimates of counts are noisy, too.
 _SMOOTH, _MORE = 1.0, 1.2
-# About the part of a residual's variance that no other rating tells.
-_OWN = 0.8
+# About the part of a residual's variance that no other rating tells, to begin
+# with, and how often it is computed anew.
+_OWN, _TIMES = 0.8, 4
 # The least of it.
 _LEAST_OWN = 0.05
 # How far the mean of all ratings is from the scale's middle, about, in widths.
@@ -363,24 +364,37 @@ def pairs_of(
   common = jnp.sum(jnp.where(diagonal, 0.0, products))
   common = common / jnp.maximum(jnp.sum(off), 1e-30)
   rated = jnp.sqrt(jnp.maximum(factor, 1e-30)) * part
-  # A diagonal entry is mostly a rating's own, which tells nothing of others.
-  products = jnp.where(
-    diagonal,
-    jnp.diag((1 - _OWN) * jnp.square(rated)),
+  shared = (
     (products - common * off)
     * independent
-    / jnp.where(told & ~diagonal, together, 1.0),
+    / jnp.where(told & ~diagonal, together, 1.0)
   )
   few = jnp.square(rated) * number**-alone
   scale = (jnp.square(errors[0]) + few) ** -0.25
-  size, axes = cleaned(products * (scale[:, None] * scale[None]), 1.0)
-  size, seen = jnp.maximum(size, 0.0), scale * rated
-  # An eigenvector has errors of 1 / size in every entry.
-  known = jnp.square(size[None] * seen[:, None])
-  axes = axes * known / (known + jnp.sum(jnp.square(seen)) + 1e-30)
-  length = jnp.sqrt(jnp.sum(jnp.square(axes), axis=0))
-  vector = axes * (jnp.sqrt(size) / jnp.maximum(length, 1e-9))[None]
-  vector = jnp.where(told, _finite(vector / seen[:, None]), 0.0)
+  seen = scale * rated
+
+  def factors(part_shared):
+    """V, if such parts [I] of items' variances are shared with others."""
+    of_item = jnp.diag(part_shared * jnp.square(rated))
+    matrix = jnp.where(diagonal, of_item, shared)
+    size, axes = cleaned(matrix * (scale[:, None] * scale[None]), 1.0)
+    size = jnp.maximum(size, 0.0)
+    # An eigenvector has errors of 1 / size in every entry.
+    known = jnp.square(size[None] * seen[:, None])
+    axes = axes * known / (known + jnp.sum(jnp.square(seen)) + 1e-30)
+    length = jnp.sqrt(jnp.sum(jnp.square(axes), axis=0))
+    vector = axes * (jnp.sqrt(size) / jnp.maximum(length, 1e-9))[None]
+    return _finite(vector / seen[:, None])
+
+  def again(_, part_shared):
+    explained = jnp.sum(jnp.square(factors(part_shared)), axis=1)
+    return jnp.clip(explained, 0.0, 1 - _LEAST_OWN)
+
+  # A diagonal entry is mostly a rating's own, which tells nothing of others:
+  # what is not is what the factors explain, as in principal factor analysis.
+  part_shared = jnp.full(items, 1 - _OWN)
+  part_shared = jax.lax.fori_loop(0, _TIMES, again, part_shared)
+  vector = jnp.where(told, factors(part_shared), 0.0)
   own = 1 - jnp.sum(part[:, None] * jnp.square(vector))
   return Pairs(vector, jnp.maximum(own, _LEAST_OWN), number)
 
