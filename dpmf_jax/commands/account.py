@@ -394,8 +394,7 @@ def draw(path: str, system: str, answer: Answer) -> None:
     )
   many = 60 if isinstance(answer.event, accounting.Gaussian) else 20
   steps, delta = plots.step_grid(values['steps'], many), values['delta']
-  parts = [accounting.prefix(answer.event, count) for count in steps]
-  points = [plots.bounds_shown(part, delta) for part in parts]
+  points = [plots.bounds_shown(answer.spent(count), delta) for count in steps]
   curves = {label: [each[label] for each in points] for label in points[0]}
   claims = {}
   if answer.claim is not None:

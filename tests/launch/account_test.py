@@ -319,6 +319,7 @@ def test_table_over_epsilons():
     ('randomized_response', '--steps=40 --epsilon_per_release=0.1'),
     ('laplace', '--steps=3 --noise_multiplier=9 --delta=0'),
     ('gaussian_mf', f'{PAPER} --plot_by=delta'),
+    ('power_mf', '--epsilon=1'),
     ('power_mf', '--epsilon=1 --plot_by=delta'),
     ('sdmf', '--variant=paper --epsilon_instant=1 --plot_by=delta'),
   ],
