@@ -36,7 +36,7 @@ from dpmf_jax.ratings.ids import (
   used_ids,
 )
 from dpmf_jax.ratings.repeats import Duplicates
-from dpmf_jax.ratings.table import Ratings, Said, assemble
+from dpmf_jax.ratings.table import Columns, Ratings, assemble
 from dpmf_jax.ratings.titles import read_titles
 
 FORMATS = (
@@ -147,7 +147,7 @@ def parts_of(path: pathlib.Path) -> list[pathlib.Path]:
 
 def _read_part(
   path, format, columns, delimiter, header, encoding, missing
-) -> Said:
+) -> Columns:
   """Returns what one file says."""
   raw = text.read_bytes(path)
   if format == 'parquet' or (format == 'auto' and raw.startswith(b'PAR1')):
@@ -158,7 +158,7 @@ def _read_part(
   return _parse(*text.fields_of(raw, path, format, columns, delimiter, header))
 
 
-def _joined(tables: list[Said]) -> Said:
+def _joined(tables: list[Columns]) -> Columns:
   """Returns what files say together, one after the other."""
   first = tables[0]
   if len(tables) == 1:
@@ -195,8 +195,8 @@ def _joined(tables: list[Said]) -> Said:
 
 
 def _of_own_users(
-  table: Said, among: exchange.Among, path: pathlib.Path
-) -> Said:
+  table: Columns, among: exchange.Among, path: pathlib.Path
+) -> Columns:
   """Returns what the files of all processes say of the users of this one.
 
   In the order of processes, which is that of the files.
@@ -218,10 +218,10 @@ def _of_own_users(
     there = {name: x for name, x in arrays.items() if x is not None}
     parts.append(exchange.packed(there, facts))
 
-  def received(number: int, content: bytes) -> Said:
+  def received(number: int, content: bytes) -> Columns:
     arrays, facts = exchange.unpacked(content)
     rated, named = json.loads(facts)
-    return Said(
+    return Columns(
       (arrays['users'], arrays['user']),
       (arrays['items'], arrays['item']),
       arrays.get('value'),
@@ -376,7 +376,7 @@ def _check_options(
 
 def _parse(
   fields: tokens.Fields, found: Mapping[str, int], names: list[str]
-) -> Said:
+) -> Columns:
   """Returns what a text file says."""
   rated = 'rating' in found
   what = 'rating' if rated else 'count'
@@ -386,7 +386,7 @@ def _parse(
   elif not names:
     _check_first_line(fields, found)
   stamp = found.get('timestamp')
-  return Said(
+  return Columns(
     tokens.ids(fields, found['user'], 'user'),
     tokens.ids(fields, found['item'], 'item'),
     value,
@@ -409,7 +409,7 @@ def _check_first_line(fields: tokens.Fields, found: Mapping[str, int]) -> None:
       )
 
 
-def _read_dense(raw, path, columns, delimiter, header, missing) -> Said:
+def _read_dense(raw, path, columns, delimiter, header, missing) -> Columns:
   """Returns what a matrix in text says."""
   file, missing = str(path), '' if missing is None else missing
   raw = tokens.without_blank_end(raw)
@@ -427,10 +427,10 @@ def _read_dense(raw, path, columns, delimiter, header, missing) -> Said:
     where = lambda place: f'{file}, line 1, field {first + place + 1}'
     every = factorize(np.array(names[first:]), 'item', where)
     items = dense.named(every, found.column)
-  return Said(users, items, found.value, True, None, found.cells.where)
+  return Columns(users, items, found.value, True, None, found.cells.where)
 
 
-def _read_parquet(raw: bytes, path: pathlib.Path, columns) -> Said:
+def _read_parquet(raw: bytes, path: pathlib.Path, columns) -> Columns:
   """Returns what a Parquet file says."""
   try:
     names = pq.read_schema(pa.BufferReader(raw)).names
@@ -473,7 +473,7 @@ def _read_parquet(raw: bytes, path: pathlib.Path, columns) -> Said:
         f'{path}: the {what} column is {value.dtype}, not numeric'
       )
     value = value.astype(np.float64)
-  return Said(
+  return Columns(
     column('user'),
     column('item'),
     value,

@@ -200,7 +200,7 @@ def from_arrays(
   if not isinstance(titles, Mapping | None):
     raise DataError(f'{name}: titles={titles!r} must map item ids to titles')
   where = lambda row: f'{name}, row {row}'
-  said = Said(
+  table = Columns(
     factorize(users, 'user', where),
     factorize(items, 'item', where),
     None if values is None else checks.numbers(values, name),
@@ -209,7 +209,7 @@ def from_arrays(
     where,
   )
   return assemble(
-    said,
+    table,
     scale=scale,
     max_count=max_count,
     titles=titles,
@@ -354,8 +354,8 @@ def from_csr(
   )
 
 
-class Said(NamedTuple):
-  """What a file, or a caller, says of who did what.
+class Columns(NamedTuple):
+  """Who did what, as a file or a caller says it.
 
   With a `max_count`, or if nobody `rated`, the values are counts.
   """
@@ -370,7 +370,7 @@ class Said(NamedTuple):
 
 
 def assemble(
-  said: Said,
+  table: Columns,
   *,
   scale: tuple[float, float] | None,
   max_count: int | None,
@@ -378,8 +378,8 @@ def assemble(
   duplicates: repeats.Duplicates,
   name: str,
 ) -> Ratings:
-  """Returns the Ratings of what was said."""
-  users, items, value, rated, timestamp, where, _ = said
+  """Returns the Ratings of a table; its `where` locates errors."""
+  users, items, value, rated, timestamp, where, _ = table
   if duplicates not in repeats.DUPLICATES:
     raise DataError(
       f'duplicates={duplicates!r} is not one of {", ".join(repeats.DUPLICATES)}'
