@@ -720,7 +720,7 @@ def test_other_scales_give_the_same_up_to_scale(small_ratings):
     ({'scale': (5.0, 1.0)}, 'lowest < highest'),
     ({'residual_bound': 100.0}, 'residual_bound=100.0 must be'),
     ({'epsilon': 60.0, 'delta': 1e-15}, 'delta=1e-15 is too small'),
-    ({'scale': (1000.0, 1001.0)}, 'too far from 0'),
+    ({'scale': (1000.0, 1001.0)}, 'within 64 widths of 0'),
     ({'number_share': 0.6}, r'number_share=0.6 must be in \[0, 0.5\]'),
     ({'number_share': 0.1, 'delta': 1e-16}, 'delta=1e-16 is too small for'),
     ({'number_share': 1e-8}, 'of a count must be in'),
