@@ -51,10 +51,10 @@ PUBLISHED = {
 }
 # Of Frank-Wolfe: rounds, nuclear norm and norm of rows, on 0..5.
 _SETTINGS = {
-  0.1: (5, 4000.0, 5.0),
-  1.0: (20, 4000.0, 9.0),
-  2.0: (20, 4000.0, 9.0),
-  5.0: (20, 4000.0, 9.0),
+  0.1: {'rounds': 5, 'nuclear_norm': 4000.0, 'row_norm': 5.0},
+  1.0: {'rounds': 20, 'nuclear_norm': 4000.0, 'row_norm': 9.0},
+  2.0: {'rounds': 20, 'nuclear_norm': 4000.0, 'row_norm': 9.0},
+  5.0: {'rounds': 20, 'nuclear_norm': 4000.0, 'row_norm': 9.0},
 }
 # Of `power_mf`: rank and rounds by `auto`.
 _POWER = {0.1: (0, 1), 1.0: (0, 1), 2.0: (3, 6), 5.0: (7, 8)}
@@ -179,7 +179,6 @@ def user_mean(seed: int, split: Split) -> float:
 
 def published(epsilon: float):
   """RMSE of Frank-Wolfe at that epsilon."""
-  rounds, nuclear_norm, row_norm = _SETTINGS[epsilon]
 
   def run(seed: int, split: Split) -> float:
     train, test = split
@@ -187,16 +186,8 @@ def published(epsilon: float):
     rated = np.zeros(value.shape, bool)
     value[train.user, train.item] = (train.value + 10) / _SHOWN
     rated[train.user, train.item] = True
-    found = frank_wolfe(
-      value,
-      rated,
-      epsilon=epsilon,
-      delta=DELTA,
-      rounds=rounds,
-      nuclear_norm=nuclear_norm,
-      row_norm=row_norm,
-      seed=seed,
-    )
+    settings = {'epsilon': epsilon, 'delta': DELTA, **_SETTINGS[epsilon]}
+    found = frank_wolfe(value, rated, **settings, seed=seed)
     shown = np.clip(found[test.user, test.item], 0, 5) * _SHOWN - 10
     return float(np.sqrt(np.mean(np.square(shown - test.value))))
 

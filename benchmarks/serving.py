@@ -45,7 +45,7 @@ from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.ratings.table import DataError, Ratings
 from dpmf_jax.rows import training_data
-from dpmf_jax.serving import folding, models
+from dpmf_jax.serving import folding, models, recommendations
 from dpmf_jax.systems import build
 from dpmf_jax.training import fit
 from dpmf_jax.types import Factors, Fit, Release, Unit
@@ -99,7 +99,7 @@ def speed() -> dict[str, float]:
   release = Release(factors, jnp.float32(3.5))
   model = models.model_from_release(release, train, fit=FIT)
   contenders: dict[str, Callable[[], Any]] = {
-    'recommend': lambda: models.recommend(model, k=K),
+    'recommend': lambda: recommendations.recommend(model, k=K),
     'recommend: NumPy, argpartition': lambda: numpy_lists(model),
     'fold in': lambda: folding.fold_in(model, train).user_factors,
     'fold in: NumPy, user by user': lambda: numpy_users(train, factors.item),

@@ -39,14 +39,7 @@ ROOMS = (
   'federated',
   'commands',
 )
-WITHOUT_JAX = (
-  'types',
-  'files',
-  'ratings',
-  'accounting',
-  'plans',
-  'certificates',
-)
+WITHOUT_JAX = ROOMS[: ROOMS.index('keys')]
 _MARKS = '<!-- graph: python -m docs.build -->', '<!-- end of graph -->'
 
 

@@ -88,9 +88,9 @@ if TYPE_CHECKING:
   from dpmf_jax.serving.models import Model as Model
   from dpmf_jax.serving.models import load_model as load_model
   from dpmf_jax.serving.models import model_from_release as model_from_release
-  from dpmf_jax.serving.models import predict as predict
-  from dpmf_jax.serving.models import recommend as recommend
-  from dpmf_jax.serving.models import similar_items as similar_items
+  from dpmf_jax.serving.recommendations import predict as predict
+  from dpmf_jax.serving.recommendations import recommend as recommend
+  from dpmf_jax.serving.recommendations import similar_items as similar_items
   from dpmf_jax.systems import register as register
   from dpmf_jax.systems.factories import auto as auto
   from dpmf_jax.training import fit as fit
@@ -145,9 +145,8 @@ _NAMES = {
   'runs.run': 'Run',
   'runs.train': 'train',
   'serving.folding': 'fold_in',
-  'serving.models': (
-    'Model load_model model_from_release predict recommend similar_items'
-  ),
+  'serving.models': 'Model load_model model_from_release',
+  'serving.recommendations': 'predict recommend similar_items',
   'systems': 'register',
   'systems.factories': 'auto',
   'training': 'fit',

@@ -375,7 +375,8 @@ def test_a_user_without_an_epsilon(tmp_path):
   path = tmp_path / 'epsilons.csv'
   path.write_text('1,.5\n3,1\n')
   with says(r'1 user\(s\) have no epsilon, the first is 2', path):
-    specification.from_user_file(ratings, path)
+    table = specification.read_users(path)
+    specification.from_user_table(ratings, table, path)
 
 
 LITTLE_MEMORY = """

@@ -139,7 +139,11 @@ def ratings_targets() -> Iterator[tuple[str, Target]]:
   yield (
     'epsilons of users',
     file_target(
-      'e.csv', good, functools.partial(specification.from_user_file, ratings)
+      'e.csv',
+      good,
+      lambda path: specification.from_user_table(
+        ratings, specification.read_users(path), path
+      ),
     ),
   )
   good = [b'user,item,rating,eps\n1,2,3,.5\n2,2,4,1\n']

@@ -26,18 +26,11 @@ from typing import Any
 
 from absl import flags
 
-from dpmf_jax.commands import cli
+from dpmf_jax.commands import cli, sources
 
+flags.adopt_module_key_flags(sources)
 _SYSTEM = flags.DEFINE_enum(
   'system', 'sdmf', ['sdmf', 'untrusted_pmf'], 'What to run.'
-)
-_DATASET = flags.DEFINE_string('dataset', None, 'A named data set.')
-_RATINGS = flags.DEFINE_string('ratings', None, 'A ratings file, instead.')
-_SCALE = flags.DEFINE_list(
-  'scale', ['1', '5'], 'Lowest and highest rating that --ratings can hold.'
-)
-_DATA_DIR = flags.DEFINE_string(
-  'data_dir', None, 'Where data sets are looked for first.'
 )
 _NODES = flags.DEFINE_integer('nodes', 4, 'How many nodes.', lower_bound=1)
 _VARIANT = flags.DEFINE_enum(
@@ -94,17 +87,6 @@ _OUTPUT = flags.DEFINE_string('output', None, 'Folder to write.', required=True)
 _OVERWRITE = flags.DEFINE_bool('overwrite', False, 'Replace what is there.')
 
 
-def _load():
-  from dpmf_jax.ratings import catalog, formats
-
-  dataset, path = _DATASET.value, _RATINGS.value
-  if dataset is not None and path is None:
-    return catalog.load(dataset, data_dir=_DATA_DIR.value)
-  if path is None or dataset is not None:
-    raise ValueError('pass one of --dataset=NAME and --ratings=FILE')
-  return formats.read(path, scale=cli.scale(_SCALE.value))
-
-
 def _settings() -> dict[str, Any]:
   """The system's settings from the flags."""
   common: dict[str, Any] = {'epsilon': _EPSILON.value}
@@ -145,7 +127,7 @@ def main(argv) -> int:
   if folder.exists() and not (folder / 'plan.json').exists():
     raise ValueError(f'{folder} is not the folder of a trial: left alone')
   kills = _kills()
-  train, test = random_split(_load(), _TEST_FRACTION.value, seed=0)
+  train, test = random_split(sources.load(), _TEST_FRACTION.value, seed=0)
   plan = preparation.planned(
     train,
     system=_SYSTEM.value,

@@ -107,7 +107,7 @@ def _formula(
 ) -> tuple[float, float, float]:
   """(sent, received, of the setup) by one user."""
   if attendance == 'sound':
-    sizes = untrusted_pmf.sum_bytes(num_items=num_items)
+    sizes = untrusted_pmf.sum_bytes(num_items)
     return sizes['up'], sizes['down'], 0
   sizes = untrusted_pmf.round_bytes(
     rank=rank, num_items=rated, users=attendance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpmf_jax.ratings import catalog, formats
+from dpmf_jax.ratings.ids import used_ids
 from dpmf_jax.ratings.specification import from_fractions
 from dpmf_jax.ratings.splits import hold_out_per_user, random_split, uniforms
 from dpmf_jax.ratings.synthetic import synthetic
@@ -107,8 +109,49 @@ def _filtered(ratings: Ratings, kept: Filter) -> Ratings:
   if kept == 'none':
     return ratings
   if kept == 'ten':
-    return catalog.paper_slice(ratings, 10, len(ratings) + 1, 10)
-  return catalog.paper_slice(ratings)
+    return active_slice(ratings, 10, len(ratings) + 1, 10)
+  return active_slice(ratings)
+
+
+def active_slice(
+  ratings: Ratings,
+  min_user: int = 200,
+  max_user: int = 2500,
+  min_item: int = 100,
+) -> Ratings:
+  """Returns the ratings of active users and popular items, indexed anew.
+
+  Keeps users with more than `min_user` and fewer than `max_user` ratings,
+  then, among what they rated, items with more than `min_item`. One pass: a
+  user may end below `min_user` because items went. The order is ours, the
+  Gaussian paper does not give one.
+
+  Privacy: who and what is kept depends on all the ratings, so one rating
+  more or less can bring in or drop a whole user or item. Guarantees hold for
+  the slice as the data set: the slicing is public preprocessing, not covered.
+  """
+  per_user = np.bincount(ratings.user, minlength=ratings.num_users)
+  keep_user = (per_user > min_user) & (per_user < max_user)
+  keep = keep_user[ratings.user]
+  per_item = np.bincount(ratings.item[keep], minlength=ratings.num_items)
+  keep &= (per_item > min_item)[ratings.item]
+  if not keep.any():
+    raise DataError(
+      f'{ratings.name}: no user has more than {min_user} and fewer than '
+      f'{max_user} ratings on items with more than {min_item}; widen the slice'
+    )
+  part = ratings.take(keep)
+  users = used_ids(part.user_ids, part.user)
+  items = used_ids(part.item_ids, part.item)
+  return dataclasses.replace(
+    part,
+    user=users[1],
+    item=items[1],
+    user_ids=users[0],
+    item_ids=items[0],
+    public=frozenset(),
+    unique=True,
+  )
 
 
 class Splits:

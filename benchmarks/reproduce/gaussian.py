@@ -110,9 +110,7 @@ def iterations(data: str) -> list[Case]:
 def by_rank(data: str) -> list[Case]:
   made = []
   for n in _RANKS.get(data, (5, 20, 80, 320)):
-    for e in (0.3,) if data == 'quick' else (0.15, 0.3, 0.5, 0.9):
-      made.append(trained(data, e, x=n, rank=n, runs=1))
-    made.append(trained(data, None, x=n, rank=n, runs=1))
+    made += _some_epsilons(data, x=n, rank=n)
     made.append(sound(data, READ_OFF[0.3][0], n, rank=n))
   return made
 
@@ -120,10 +118,14 @@ def by_rank(data: str) -> list[Case]:
 def by_step_size(data: str) -> list[Case]:
   made = []
   for mu in _STEP_SIZES.get(data, (0.0001, 0.0002, 0.0005, 0.001)):
-    for e in (0.3,) if data == 'quick' else (0.15, 0.3, 0.5, 0.9):
-      made.append(trained(data, e, x=mu, step_size=mu, runs=1))
-    made.append(trained(data, None, x=mu, step_size=mu, runs=1))
+    made += _some_epsilons(data, x=mu, step_size=mu)
   return [*made, sound(data, READ_OFF[0.3][0], None)]
+
+
+def _some_epsilons(data: str, **settings: Any) -> list[Case]:
+  """One run each at some epsilons, and without privacy."""
+  some = (0.3,) if data == 'quick' else (0.15, 0.3, 0.5, 0.9)
+  return [trained(data, e, **settings, runs=1) for e in (*some, None)]
 
 
 def times(data: str) -> list[Case]:

@@ -63,7 +63,6 @@ from dpmf_jax.accounting.events import (
   count_of,
   delta_left,
   exact_noise,
-  joint_noise_multiplier,
   prefix,
 )
 from dpmf_jax.accounting.personalized import (

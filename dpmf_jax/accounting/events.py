@@ -434,21 +434,6 @@ def exact_noise(event: Event) -> Event:
   )
 
 
-def joint_noise_multiplier(*multipliers: float) -> float:
-  """The noise multiplier of one release made of several noised blocks.
-
-  Scale every block by its own noise. The blocks of two neighbours then differ
-  by at most 1/m_1, 1/m_2, ... in noise of standard deviation one, so all of
-  them together by at most sqrt(sum 1/m_k^2).
-
-  >>> round(joint_noise_multiplier(3.0, 4.0), 6)
-  2.4
-  """
-  if not multipliers:
-    raise ValueError('multipliers must not be empty: nothing is released')
-  return 1 / math.hypot(*(1 / checked_multiplier(m) for m in multipliers))
-
-
 def count_of(event: Event) -> int:
   """How many releases an event stands for.
 

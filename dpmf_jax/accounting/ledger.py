@@ -41,15 +41,22 @@ import math
 import os
 import uuid
 import warnings
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from pathlib import Path
 from typing import Any
 
-from dpmf_jax.accounting import accountant, filters, gaussian, ledger_lines
+from dpmf_jax.accounting import ledger_lines
 from dpmf_jax.accounting.encoding import encode
-from dpmf_jax.accounting.events import Composed, Event, Gaussian, leaves
+from dpmf_jax.accounting.events import Event, leaves
+from dpmf_jax.accounting.ledger_costs import (
+  NOT_VALID,
+  check_fits,
+  epsilon_of,
+  rule_of,
+  statement_of,
+  summary_of,
+)
+from dpmf_jax.accounting.ledger_costs import BudgetExceeded as BudgetExceeded
 from dpmf_jax.accounting.ledger_rows import (
   UNLIMITED,
   Book,
@@ -66,12 +73,7 @@ from dpmf_jax.accounting.ledger_rows import (
 )
 from dpmf_jax.types import Guarantee, Relation, Unit
 
-NOT_VALID = 'not valid if later runs were chosen after seeing earlier ones'
 Where = str | os.PathLike[str]
-
-
-class BudgetExceeded(ValueError):  # noqa: N818
-  """A run would spend more than is left; nothing is spent."""
 
 
 def spend(
@@ -143,7 +145,7 @@ def spend(
     what=what,
     delta=opened.delta,
   )
-  if not math.isfinite(_epsilon(opened, [event])):
+  if not math.isfinite(epsilon_of(opened, [event])):
     raise ValueError(f'{event!r} has no finite epsilon: it is not private')
   name = _name(where)
 
@@ -156,8 +158,8 @@ def spend(
           f'cost together, or {UNLIMITED!r} (its total is then {NOT_VALID})'
         )
       book = Book(opened, (), ())
-      _check_fits(name, book, event)
-      begun = opened._replace(rule=_rule(book, [event]))
+      check_fits(name, book, event)
+      begun = opened._replace(rule=rule_of(book, [event]))
       return (book, entry), rows_after(None, [begun, entry])
     book = _book(name, rows)
     _check_same(name, book, opened)
@@ -170,7 +172,7 @@ def spend(
         f'{opened.budget_epsilon!r}: leave it out; dpmf account --set_budget '
         'changes it, with a reason'
       )
-    _check_fits(name, book, event)
+    check_fits(name, book, event)
     return (book, entry), rows_after(rows[-1], [entry])
 
   if dry_run:
@@ -255,7 +257,7 @@ def total(where: Where, delta: float | None = None) -> float:
   `statement` for what is.
   """
   book = _look(where)
-  return _epsilon(book.header, book.events, delta)
+  return epsilon_of(book.header, book.events, delta)
 
 
 def statement(where: Where) -> dict[str, Any]:
@@ -266,7 +268,7 @@ def statement(where: Where) -> dict[str, Any]:
   proof. `counted_epsilon` is what is compared with the budget, `left_epsilon`
   that of Gaussian noise which would still fit. `head` is the last row's hash.
   """
-  return _statement(_look(where))
+  return statement_of(_look(where))
 
 
 def report(where: Where, *, head: str | None = None) -> dict[str, Any]:
@@ -292,18 +294,12 @@ def report(where: Where, *, head: str | None = None) -> dict[str, Any]:
     if isinstance(record, Header):
       values['rule'] = record.rule and record.rule._asdict()
     rows.append(values)
-  return {'ledger': _name(where)} | _statement(book) | {'rows': rows}
+  return {'ledger': _name(where)} | statement_of(book) | {'rows': rows}
 
 
 def summary(where: Where) -> str:
   """One line: how much the releases took of the budget, and what holds."""
-  book = _look(where)
-  counted = _counted(book, book.events)
-  of = '' if book.budget == UNLIMITED else f' of {plain(book.budget)}'
-  return (
-    f'ledger: {_releases(len(book.entries))}, epsilon {shown(counted)}{of} '
-    f'spent at delta {plain(book.header.delta)}; {_adaptive(book, counted)[1]}'
-  )
+  return summary_of(_look(where))
 
 
 def proved_event(guarantee: Guarantee) -> Event:
@@ -319,97 +315,6 @@ def proved_event(guarantee: Guarantee) -> Event:
     )
   leaves(guarantee.event)
   return guarantee.event
-
-
-def shown(epsilon: float, *, down: bool = False) -> str:
-  """Four digits of an epsilon, rounded to the safe side."""
-  rounding = ROUND_FLOOR if down else ROUND_CEILING
-  # Nine digits first, or 1 + 1e-16 would be shown as 1.001.
-  context = Context(prec=4, rounding=rounding)
-  return f'{float(context.create_decimal(f"{epsilon:.9g}")):g}'
-
-
-def plain(number: float) -> str:
-  """All digits of what was asked for: fewer might say less than holds."""
-  digits, e, power = str(number).removesuffix('.0').partition('e')
-  return f'{digits}e{int(power)}' if e else digits
-
-
-def _statement(book: Book) -> dict[str, Any]:
-  ledger, counted = book.header, _counted(book, book.events)
-  adaptive, holds = _adaptive(book, counted)
-  return {
-    'dataset': ledger.dataset,
-    'unit': ledger.unit,
-    'relation': ledger.relation,
-    'releases': len(book.entries),
-    'status': 'proved',
-    'delta': ledger.delta,
-    'epsilon': _epsilon(ledger, book.events),
-    'caveat': NOT_VALID,
-    'budget_epsilon': book.budget,
-    'counted_epsilon': counted,
-    'left_epsilon': _left(book),
-    'adaptive_epsilon': adaptive,
-    'holds': holds,
-    'head': book.hashes[-1],
-  }
-
-
-def _epsilon(
-  ledger: Header, parts: Sequence[Event], delta: float | None = None
-) -> float:
-  """The epsilon of all events together by the accountant's best rule."""
-  if not parts:
-    return 0.0
-  # Composing may round up. One event alone keeps its own epsilon, so that a
-  # run that was calibrated to the whole budget fits into it.
-  event = parts[0] if len(parts) == 1 else Composed(tuple(parts))
-  accountant.check_relation(event, ledger.relation)
-  return accountant.epsilon(event, ledger.delta if delta is None else delta)
-
-
-def _counted(book: Book, parts: Sequence[Event]) -> float:
-  """The epsilon that the budget counts, or the total where there is none."""
-  rule = book.header.rule or _rule(book, parts)
-  # A first run is chosen before anything is released: its own epsilon holds.
-  if book.budget == UNLIMITED or rule is None or len(parts) <= 1:
-    return _epsilon(book.header, parts)
-  return filters.counted(parts, delta=book.header.delta, by=rule)
-
-
-def _rule(book: Book, parts: Sequence[Event]) -> filters.Rule | None:
-  """What a budget is kept by from the first run on, if there is one."""
-  if book.budget == UNLIMITED or not parts:
-    return None
-  return filters.rule(parts[0], budget=book.budget, delta=book.header.delta)
-
-
-def _adaptive(book: Book, counted: float) -> tuple[float | None, str]:
-  """(epsilon, words) for runs that are chosen after seeing earlier ones."""
-  first, now = book.header.budget_epsilon, book.budget
-  if first == UNLIMITED:
-    begun = 'no budget' if now == UNLIMITED else 'begun without a budget'
-    return None, f'{begun}: {NOT_VALID}'
-  if book.header.rule is None:
-    return None, f'begun by an earlier version: {NOT_VALID}'
-  before = 0
-  for record in book.later:
-    if isinstance(record, Entry):
-      before += 1
-    elif record.budget_epsilon == UNLIMITED or record.budget_epsilon > first:
-      return None, (
-        f'the budget was raised after {_releases(before)}: epsilon '
-        f'{plain(first)} holds for what was released before that, and the '
-        f'total of all is {NOT_VALID}'
-      )
-  if counted > first:
-    return None, f'more than its budget, which was not kept: {NOT_VALID}'
-  which = 'the budget' if now == first else 'the budget it was begun with'
-  return first, (
-    f'if later runs are chosen after seeing earlier ones, what holds is '
-    f'{which}, epsilon {plain(first)} at delta {plain(book.header.delta)}'
-  )
 
 
 def _check_same(name: str, book: Book, run: Header) -> None:
@@ -444,60 +349,6 @@ def _paid(name: str, old: Record, event: Event, digest: str) -> Entry:
   return old
 
 
-def _check_fits(name: str, book: Book, event: Event) -> None:
-  """Raises BudgetExceeded where the budget does not have room for the event."""
-  budget, delta = book.budget, book.header.delta
-  if budget == UNLIMITED:
-    return
-  together = _counted(book, [*book.events, event])
-  if together <= budget:
-    return
-  releases = _releases(len(book.entries))
-  if math.isinf(together):
-    ends = book.header.rule.ends if book.header.rule else filters.ENDS_SHARE
-    raise BudgetExceeded(
-      f'{name} has {releases}, and with this run the ends of noise that is '
-      f'drawn in floats cost more than {ends:g} of delta {plain(delta)}; use '
-      'a larger delta, in a ledger of its own'
-    )
-  alone = _epsilon(book.header, [event])
-  before = _counted(book, book.events)
-  more = ', counted for runs that may be chosen after seeing others'
-  raise BudgetExceeded(
-    f'{name} has {releases} of epsilon {shown(before)}, this '
-    f'run is {shown(alone)}, and together they are {shown(together)}'
-    f'{more if together > before + alone else ""}: more than the budget '
-    f'of {plain(budget)} (all at delta {plain(delta)}); '
-    + what_fits(_left(book))
-  )
-
-
-def what_fits(left: float | None) -> str:
-  """How much a further run could spend, in words."""
-  if left is None:
-    return 'nothing is refused'
-  if left == 0:
-    return 'nothing is left'
-  return f'Gaussian noise with epsilon {shown(left, down=True)} would still fit'
-
-
-def _left(book: Book) -> float | None:
-  """The epsilon of Gaussian noise that would still fit; None: any would."""
-  budget, delta = book.budget, book.header.delta
-  if budget == UNLIMITED:
-    return None
-  whole = gaussian.mu_of(budget, delta)
-  # Less than this, and rounding would decide whether it fits.
-  low, high = 1e-4 * whole, whole
-  fits = lambda mu: _counted(book, [*book.events, Gaussian(1 / mu)]) <= budget
-  if not fits(low):
-    return 0.0
-  while high - low > 1e-6 * low:
-    middle = math.sqrt(low * high)
-    low, high = (middle, high) if fits(middle) else (low, middle)
-  return gaussian.epsilon_of(low, delta) * (1 - 1e-7)
-
-
 def _look(where: Where) -> Book:
   return _book(_name(where), _database().look(where))
 
@@ -522,10 +373,6 @@ def _database() -> Any:
   from dpmf_jax.accounting import ledger_database
 
   return ledger_database
-
-
-def _releases(count: int) -> str:
-  return f'{count} release{"" if count == 1 else "s"}'
 
 
 def _now() -> str:

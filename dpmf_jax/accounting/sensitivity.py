@@ -157,7 +157,7 @@ def split_noise_multiplier(
 
   `user_share` of the step's mu^2 = 1/noise_multiplier^2 is spent on the user
   gradient and the rest on the item gradient; 0.5 gives both the same noise.
-  `joint_noise_multiplier` of the two is ROUNDED_UP times the input.
+  1 / sqrt(sum of 1/m^2) of the two is ROUNDED_UP times the input.
   """
   noise_multiplier = checked_multiplier(noise_multiplier)
   user_share = checked_number('user_share', user_share)

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import dpmf_jax
 from dpmf_jax import accounting, files, plans
-from dpmf_jax.accounting import groups, ledger
+from dpmf_jax.accounting import groups, ledger_costs
 from dpmf_jax.accounting.encoding import decode, encode
 from dpmf_jax.certificates import planned, wording
 from dpmf_jax.ratings.table import Ratings
@@ -321,7 +321,7 @@ def _check_epsilon(document: dict[str, Any]) -> None:
   if stated < found * (1 - 1e-9) or (same and stated > found * (1 + 1e-9)):
     raise ValueError(
       f'certificate, field epsilon: {stated:.6g} is not what its event costs, '
-      f'{found:.6g} at delta {ledger.plain(document["delta"])}'
+      f'{found:.6g} at delta {ledger_costs.plain(document["delta"])}'
     )
 
 

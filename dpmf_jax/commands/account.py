@@ -62,8 +62,6 @@ Gaussian noise it is the standard deviation.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -71,8 +69,8 @@ from typing import Any, cast
 
 from absl import flags
 
-from dpmf_jax import accounting, plans
-from dpmf_jax.commands import accounts, cli, plugins, settings
+from dpmf_jax import plans
+from dpmf_jax.commands import account_output, accounts, cli, plugins, settings
 from dpmf_jax.commands.accounts import Answer
 from dpmf_jax.plans import selection
 from dpmf_jax.plans.selection import Selected
@@ -320,100 +318,10 @@ def main(_: Sequence[str]) -> None:
   lines = [json.dumps(row, allow_nan=False) for row in rows]
   if _PLOT.value is not None:
     longest = max(answers, key=lambda answer: answer.values['steps'])
-    draw(_PLOT.value, system, longest)
+    account_output.draw(_PLOT.value, _PLOT_BY.value, system, longest)
   if table is not None:
-    return show_table(table, rows)
+    return account_output.show_table(table, rows, _CSV.value)
   print(*lines)
-
-
-def show_table(by: str, answers: Sequence[dict[str, Any]]) -> None:
-  """Prints one row for each answer, and writes them all to --csv."""
-  rows = [_flat(answer) for answer in answers]
-  names = list(dict.fromkeys(name for row in rows for name in row))
-  if _CSV.value is not None:
-    from dpmf_jax import files
-
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator='\n')
-    writer.writeheader()
-    writer.writerows(rows)
-    files.write_bytes(_CSV.value, text.getvalue().encode())
-  # What is the same in all rows is said once, above them.
-  columns = [by] + [
-    name
-    for name in names
-    if name != by
-    and (name == 'epsilon' or len({row.get(name) for row in rows}) > 1)
-  ]
-  fixed = {k: v for k, v in rows[0].items() if k not in columns}
-  print(', '.join(f'{name} {_cell(value)}' for name, value in fixed.items()))
-  status = rows[0]['status']
-  heads = [f'epsilon ({status})' if c == 'epsilon' else c for c in columns]
-  lines = [heads] + [[_cell(row.get(c)) for c in columns] for row in rows]
-  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-  for line in lines:
-    cells = zip(line, widths, strict=True)
-    print('  '.join(f'{cell:>{width}}' for cell, width in cells))
-  if status == 'claimed':
-    print(
-      'epsilon is a claim of the paper, not a guarantee. same_noise_*: proved '
-      'for that noise if only the noised gradient leaked, which is not so here.'
-    )
-
-
-def _flat(answer: dict[str, Any]) -> dict[str, Any]:
-  """The answer without nesting, for a row."""
-  row = {}
-  for name, value in answer.items():
-    if isinstance(value, dict):
-      short = 'same_noise' if name == accounts.SAME_NOISE else name
-      row |= {f'{short}_{part}': number for part, number in value.items()}
-    else:
-      row[name] = value
-  return row
-
-
-def draw(path: str, system: str, answer: Answer) -> None:
-  """Writes epsilon against steps, or delta, for the noise of the answer."""
-  from dpmf_jax.evaluation import plots
-
-  values, status = answer.values, answer.values['status']
-  claimed = status == 'claimed'
-  name = f'{system} (paper)' if claimed else system
-  for setting in ('noise_multiplier', 'epsilon_per_release'):
-    if setting in values:
-      name += f', {setting.replace("_", " ")} {values[setting]:.4g}'
-      break
-  if _PLOT_BY.value == 'delta':
-    return plots.epsilon_by_delta(
-      path,
-      answer.event,
-      claim=answer.claim,
-      status=status if answer.claim is None else 'proved',
-      title=f'{name}, {values["steps"]} steps',
-    )
-  many = 60 if isinstance(answer.event, accounting.Gaussian) else 20
-  steps, delta = plots.step_grid(values['steps'], many), values['delta']
-  parts = [accounting.prefix(answer.event, count) for count in steps]
-  points = [plots.bounds_shown(part, delta) for part in parts]
-  curves = {label: [each[label] for each in points] for label in points[0]}
-  claims = {}
-  if answer.claim is not None:
-    parts = [accounting.prefix(answer.claim, count) for count in steps]
-    claims['claimed by the paper'] = [
-      accounting.epsilon(part, delta) for part in parts
-    ]
-  elif claimed:
-    curves, claims = {}, {'claimed by the paper': [*curves.values()][-1]}
-  plots.epsilon_curves(
-    path,
-    steps,
-    x_label='steps',
-    curves=curves,
-    claimed=claims,
-    status=status,
-    title=f'{name}, delta {delta:g}',
-  )
 
 
 def show_certificate() -> None:
@@ -487,10 +395,6 @@ def _numbers(
       'between several'
     )
   return numbers
-
-
-def _cell(value: Any) -> str:
-  return f'{value:.6g}' if isinstance(value, float) else str(value)
 
 
 def _given(flag: flags.FlagHolder[Any]) -> Any:

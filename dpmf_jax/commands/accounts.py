@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from dpmf_jax import accounting
@@ -21,10 +22,12 @@ class Answer(NamedTuple):
   """What is printed, and what the noise that it is about did.
 
   For a claim, `event` is what the same noise would do, were it all there is.
+  `spent` says what the first so many steps of it do.
   """
 
   values: dict[str, Any]
   event: accounting.Event
+  spent: Callable[[int], Any]
   claim: accounting.ClaimedGaussianMF | None = None
 
 
@@ -63,7 +66,7 @@ def planned(chosen: Selected, delta: float) -> Answer:
     }
   if stated.status != 'claimed':
     values['uncovered'] = accounting.uncovered(stated)
-  return Answer(values, event)
+  return Answer(values, event, plan.spent)
 
 
 def _flat(noise: Mapping[str, Any]) -> Iterator[float]:
@@ -92,7 +95,7 @@ def _claimed_gaussian_mf(
     # The paper's item gradient has no noise, so none of these covers it.
     SAME_NOISE: accounting.bounds(event, delta),
   }
-  return Answer(values, event, claim)
+  return Answer(values, event, partial(accounting.prefix, event), claim)
 
 
 def gaussian(
@@ -203,7 +206,8 @@ def _plain(
     'relation': relation or meant,
     'noise': 'exact',
   }
-  return Answer(values | noise | {'rule': rule, 'bounds': bounds}, event)
+  values |= noise | {'rule': rule, 'bounds': bounds}
+  return Answer(values, event, partial(accounting.prefix, event))
 
 
 def _calibrated(

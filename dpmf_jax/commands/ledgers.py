@@ -12,7 +12,7 @@ from typing import Any
 
 from absl import flags
 
-from dpmf_jax.accounting.ledger import plain, shown, what_fits
+from dpmf_jax.accounting.ledger_costs import plain, shown, what_fits
 
 _HEADS = 'row', 'time', 'system', 'variant', 'epsilon', 'what'
 _PAGE = """<!DOCTYPE html>

@@ -102,10 +102,12 @@ def _found(model) -> list[Any]:
   """What the flags ask for."""
   from dpmf_jax.ratings import formats
   from dpmf_jax.ratings.ids import OutsideScaleError
-  from dpmf_jax.serving import folding, models
+  from dpmf_jax.serving import folding, recommendations
 
   if _SIMILAR_TO.value is not None:
-    return models.similar_items(model, _wanted(_SIMILAR_TO.value), _K.value)
+    return recommendations.similar_items(
+      model, _wanted(_SIMILAR_TO.value), _K.value
+    )
   users = None
   if _RATINGS.value is not None:
     try:
@@ -127,7 +129,7 @@ def _found(model) -> list[Any]:
       'which items were seen is not known here (private/seen.safetensors is '
       'missing); pass --nofilter_seen to recommend from all items'
     )
-  return models.recommend(
+  return recommendations.recommend(
     model, users, _K.value, filter_seen=_FILTER_SEEN.value, why=_WHY.value
   )
 
@@ -160,7 +162,7 @@ def _write_page(model, path: Path) -> None:
 def main(argv) -> None:
   del argv
   from dpmf_jax.ratings import writing
-  from dpmf_jax.serving import models
+  from dpmf_jax.serving import models, recommendations
 
   asked = (_USERS, _RATINGS, _SIMILAR_TO, _PAGE)
   if sum(flag.value is not None for flag in asked) != 1:
@@ -184,8 +186,8 @@ def main(argv) -> None:
       f'note: uses factors from private/, which no guarantee covers{own}',
       file=sys.stderr,
     )
-  if not _SIMILAR_TO.value and models.one_order(model.item_factors):
-    print(f'note: {models.ONE_ORDER}', file=sys.stderr)
+  if not _SIMILAR_TO.value and recommendations.one_order(model.item_factors):
+    print(f'note: {recommendations.ONE_ORDER}', file=sys.stderr)
   if not found:
     why = 'all items were seen'
     if _SIMILAR_TO.value:

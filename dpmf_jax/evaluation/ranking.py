@@ -31,7 +31,8 @@ import numpy as np
 
 from dpmf_jax.kernels.slices import take
 from dpmf_jax.ratings.table import Ratings, check_ratings
-from dpmf_jax.serving.models import Model, list_factors, listing, seen_matrix
+from dpmf_jax.serving.models import Model, seen_matrix
+from dpmf_jax.serving.recommendations import list_factors, listing
 from dpmf_jax.serving.scoring import block_size, dense_rows, top_products
 from dpmf_jax.types import Release
 
@@ -72,7 +73,7 @@ def ranking_metrics(
   Args:
     model: both sides' factors, in the order of `train`'s and `test`'s ids. What
       is ranked are lists: where few people rated an item, predictions are
-      shrunk as in `serving.models.recommend`.
+      shrunk as in `serving.recommendations.recommend`.
     train: its items are left out of a user's list.
     test: held-out ratings; of a pair that is in `train`, too, there is nothing
       to recommend, and it is left out.

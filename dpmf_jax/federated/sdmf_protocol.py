@@ -18,28 +18,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmf_jax.federated import checks, folders
+from dpmf_jax.federated import checks, folders, protocols
 from dpmf_jax.federated.checks import Arrays, RejectedError
 from dpmf_jax.federated.folders import Leaves
 from dpmf_jax.federated.keys import RunKeys
 from dpmf_jax.federated.messages import Kind, Message
 from dpmf_jax.federated.plan import Node, Plan
-from dpmf_jax.federated.protocols import (
-  Answer,
-  Host,
-  Protocol,
-  Question,
-  Step,
-  Triples,
-  to_all,
-)
 from dpmf_jax.keys import key_words, words_key
 from dpmf_jax.mechanisms import response
 from dpmf_jax.rows import Rows, put_rows, rows
 from dpmf_jax.systems import sdmf
 from dpmf_jax.systems.sdcf import messages as sdcf_messages
 from dpmf_jax.systems.sdcf import rounds as sdcf
-from dpmf_jax.systems.sdcf import sgld
+from dpmf_jax.systems.sdcf import sgld, starting
 from dpmf_jax.systems.sdcf.client_blocks import Blocks, client_blocks
 from dpmf_jax.systems.sdcf.types import Client, Memory, Public, Server, Total
 
@@ -48,18 +39,20 @@ def _capacity(plan: Plan) -> int:
   return response.capacity(plan.config.sent, plan.num_items)
 
 
-def _prepare(plan: Plan, node: Node, ratings: Triples) -> tuple[Rows, Blocks]:
+def _prepare(
+  plan: Plan, node: Node, ratings: protocols.Triples
+) -> tuple[Rows, Blocks]:
   own = put_rows(rows(*ratings, node.size, plan.num_items, side='user'))
   return own, client_blocks(own, plan.num_items)
 
 
-def _start_node(host: Host, keys: RunKeys) -> Leaves:
+def _start_node(host: protocols.Host, keys: RunKeys) -> Leaves:
   """The state before the first round."""
   plan, config, own = host.plan, host.plan.config, host.data[0]
   begin = sgld.start_keys(keys.init)
   sizes = plan.num_users, plan.num_items
   every = sgld.uniform_factors(begin.factors, sizes, config)
-  memory, _ = sdcf.start_memory(
+  memory, _ = starting.start_memory(
     begin.bits, own, host.data[1], config, plan.num_items, first=host.node.first
   )
   client = Client(every.user[host.node.users], memory)
@@ -96,7 +89,7 @@ def _question(plan: Plan, state: Leaves) -> dict[int, Arrays]:
   now = _step_size(langevin, jnp.asarray(state['turn']))
   own = config.epsilon_value, config.tolerance
   settings = np.array([now, *state['langevin'], *own], np.float32)
-  return to_all(plan, state['item'], settings, ridges)
+  return protocols.to_all(plan, state['item'], settings, ridges)
 
 
 @jax.jit  # as in the simulator: single operations might round otherwise
@@ -117,7 +110,9 @@ def public_of(arrays: Arrays) -> Public:
   )
 
 
-def _answer(host: Host, asked: Question, state: Leaves) -> Answer:
+def _answer(
+  host: protocols.Host, asked: protocols.Question, state: Leaves
+) -> protocols.Answer:
   """What those who are online report, one user after the other."""
   like = Memory(*[jnp.zeros(0)] * len(Memory._fields))
   memory = folders.saved_tree(state, 'memory', like)
@@ -126,7 +121,7 @@ def _answer(host: Host, asked: Question, state: Leaves) -> Answer:
     Client(jnp.asarray(state['factors']), memory),
     *host.data,
     public_of(asked.arrays),
-    sdcf.rules_of(host.plan.config),
+    starting.rules_of(host.plan.config),
     jnp.int32(host.node.first),
     capacity=_capacity(host.plan),
   )
@@ -192,7 +187,7 @@ def _apply(
     total,
     converged,
     active,
-    sdcf.rules_of(plan.config),
+    starting.rules_of(plan.config),
     optimizer=sgld.optimizer_of(plan.config),
     average=plan.config.average,
   )
@@ -223,7 +218,7 @@ def _server(
   )
 
 
-_ROUND = Step(
+_ROUND = protocols.Step(
   asks=Kind.PUBLIC,
   asked=('items float32[I,D]', 'settings float32[6]', 'ridges float32[2,D]'),
   question=_question,
@@ -239,7 +234,7 @@ _ROUND = Step(
   check=_check,
   apply=_apply,
 )
-PROTOCOL = Protocol(
+PROTOCOL = protocols.Protocol(
   seals=False,
   schedule=lambda plan: (_ROUND,) * plan.config.steps,
   prepare=_prepare,

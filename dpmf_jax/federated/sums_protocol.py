@@ -16,22 +16,12 @@ from collections.abc import Iterable
 import jax.numpy as jnp
 import numpy as np
 
-from dpmf_jax.federated import masks
+from dpmf_jax.federated import masks, protocols
 from dpmf_jax.federated.checks import Arrays, RejectedError
 from dpmf_jax.federated.folders import Leaves
 from dpmf_jax.federated.keys import RunKeys
 from dpmf_jax.federated.messages import Kind
 from dpmf_jax.federated.plan import Node, Plan
-from dpmf_jax.federated.protocols import (
-  Answer,
-  Host,
-  Protocol,
-  Question,
-  Reports,
-  Step,
-  Sum,
-  Triples,
-)
 from dpmf_jax.mechanisms import secure_sum, shares
 from dpmf_jax.mechanisms.secure_sum import Aggregate, MaskedReport
 from dpmf_jax.plans.untrusted_pmf import UntrustedPMFConfig
@@ -41,7 +31,7 @@ RANK = 1  # a constant feature for each user: items have a mean each
 WIDTH = sums.width(RANK)
 
 
-def own_sums(plan: Plan, node: Node, ratings: Triples) -> np.ndarray:
+def own_sums(plan: Plan, node: Node, ratings: protocols.Triples) -> np.ndarray:
   """What each of a node's users adds, [n, I, W] int32, without noise."""
   hyper = sums.hyper_of(plan.config, plan.num_users)
   feature = sums.feature_counts(np.ones((1, RANK)))
@@ -90,7 +80,7 @@ def aggregate(
   return secure_sum.aggregate(reports, round=round, expected=users, least=least)
 
 
-def _start_node(host: Host, keys: RunKeys) -> Leaves:
+def _start_node(host: protocols.Host, keys: RunKeys) -> Leaves:
   plan = host.plan
   drawn = [
     client_share(plan.config, plan.num_users, plan.num_items)
@@ -99,7 +89,9 @@ def _start_node(host: Host, keys: RunKeys) -> Leaves:
   return {'share': np.stack(drawn)}
 
 
-def _answer(host: Host, asked: Question, state: Leaves) -> Answer:
+def _answer(
+  host: protocols.Host, asked: protocols.Question, state: Leaves
+) -> protocols.Answer:
   """The masked reports of all of a node's users, on all items."""
   shape, users = (host.plan.num_items, WIDTH), host.node.users
   each = zip(host.data, state['share'], asked.arrays[0], users, strict=True)
@@ -117,7 +109,9 @@ def _check(plan: Plan, number: int, arrays: Arrays) -> None:
     raise RejectedError('other users')
 
 
-def _add(plan: Plan, reports: Reports, round: int, state: Leaves) -> Sum:
+def _add(
+  plan: Plan, reports: protocols.Reports, round: int, state: Leaves
+) -> protocols.Sum:
   every = [
     MaskedReport(round, int(user), words)
     for arrays in reports.values()
@@ -143,7 +137,7 @@ def _apply(
   return {**state, 'item': item, 'sums': unmasked}, said
 
 
-_SUM = Step(
+_SUM = protocols.Step(
   asks=Kind.SEEDED,
   asked=(masks.SEEDS,),
   question=masks.seeded,
@@ -155,7 +149,7 @@ _SUM = Step(
   total=f'sum uint32[I,{WIDTH}]',
   apply=_apply,
 )
-PROTOCOL = Protocol(
+PROTOCOL = protocols.Protocol(
   seals=True,
   schedule=lambda plan: (_SUM,),
   prepare=own_sums,

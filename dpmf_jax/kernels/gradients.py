@@ -97,23 +97,13 @@ def gradients(
   """
   check_side(data.by_user, 'user')
   check_side(data.by_item, 'item')
+  (user, item), weights = factors, weights or Factors(None, None)
+  of = lambda rows, own, other, scale, weight: row_gradient(
+    rows, own, other, offset=offset, column_scale=scale, weight=weight
+  )
   return Factors(
-    user=row_gradient(
-      data.by_user,
-      factors.user,
-      factors.item,
-      offset=offset,
-      column_scale=item_scale,
-      weight=None if weights is None else weights.user,
-    ),
-    item=row_gradient(
-      data.by_item,
-      factors.item,
-      factors.user,
-      offset=offset,
-      column_scale=user_scale,
-      weight=None if weights is None else weights.item,
-    ),
+    user=of(data.by_user, user, item, item_scale, weights.user),
+    item=of(data.by_item, item, user, user_scale, weights.item),
   )
 
 

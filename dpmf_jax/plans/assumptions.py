@@ -85,12 +85,21 @@ OWN_VECTORS = (
   'Each user sees only their own vector and bias; these are computed from '
   'their own ratings and are not covered.'
 )
-# Of systems that release items to which whole users fit themselves.
-USERS_AT_HOME = (
-  PUBLIC_SETTINGS,
-  *WHOLE_USERS,
-  OWN_VECTORS,
-  ONE_RELEASE,
-  SAME_FLOATS,
-  EXACT_TERMS,
-)
+
+
+def for_users(at_home: str) -> tuple[str, ...]:
+  """Where items are released and whole users are protected.
+
+  `at_home` says what users compute of their own, which is not covered.
+  """
+  rest = (at_home, ONE_RELEASE, SAME_FLOATS, EXACT_TERMS)
+  return (PUBLIC_SETTINGS, *WHOLE_USERS, *rest)
+
+
+def for_ratings(at_home: str) -> tuple[str, ...]:
+  """The same where single ratings are protected."""
+  rest = (at_home, ONE_RELEASE, SAME_FLOATS, EXACT_TERMS, ONE_RATING)
+  return (PUBLIC_SETTINGS, PUBLIC_IDS, ONE_OF_DUPLICATES, *rest)
+
+
+USERS_AT_HOME = for_users(OWN_VECTORS)

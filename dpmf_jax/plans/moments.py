@@ -83,12 +83,7 @@ class MomentsConfig:
   pairs_from: float = declare.setting(default=1.0, minimum=0, maximum=1e6)
 
   def check(self):
-    low, high = self.scale
-    if max(abs(low), abs(high)) > 64 * (high - low):
-      raise ValueError(
-        f'scale={self.scale!r} must be within 64 widths of 0, for float32: '
-        'shift the ratings'
-      )
+    declare.check_scale_near_zero(self)
     plan(self)  # raises for an epsilon that no noise gives
 
   @property
@@ -319,16 +314,7 @@ def _guarantee(
     adversary=assumptions.RATING_ADVERSARY,
     released=(*released, 'id lists'),
     secret=('ratings', 'user factors', 'random key'),
-    assumptions=(
-      assumptions.PUBLIC_SETTINGS,
-      assumptions.PUBLIC_IDS,
-      assumptions.ONE_OF_DUPLICATES,
-      assumptions.OWN_VECTORS,
-      assumptions.ONE_RELEASE,
-      assumptions.SAME_FLOATS,
-      assumptions.EXACT_TERMS,
-      assumptions.ONE_RATING,
-    ),
+    assumptions=assumptions.for_ratings(assumptions.OWN_VECTORS),
     **stated,
   )
 

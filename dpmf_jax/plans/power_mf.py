@@ -102,15 +102,11 @@ class PowerMFConfig:
   lattice_bits: int = declare.setting(default=10, minimum=4, maximum=18)
 
   def check(self):
-    low, high = self.scale
     if not self.bias_share < 1 - self.mean_share:
       raise ValueError(
         f'bias_share={self.bias_share!r} must be in (0, 1 - mean_share)'
       )
-    if max(abs(low), abs(high)) > 64 * (high - low):
-      raise ValueError(
-        f'scale={self.scale!r} is too far from 0 for float32: shift the ratings'
-      )
+    declare.check_scale_near_zero(self)
     if self.rank and not self.delta > 0:
       raise ValueError('delta=0 needs rank=0: Gaussian noise has no pure form')
     if not self.rank:

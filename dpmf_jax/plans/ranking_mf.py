@@ -99,12 +99,7 @@ class RankingMFConfig:
   )
 
   def check(self):
-    low, high = self.scale
-    if max(abs(low), abs(high)) > 64 * (high - low):
-      raise ValueError(
-        f'scale={self.scale!r} must be within 64 widths of 0, for float32: '
-        'shift the ratings'
-      )
+    declare.check_scale_near_zero(self)
     _event(self)  # raises for an epsilon that no noise gives
     plan(self)
 
@@ -413,30 +408,14 @@ def _guarantee(
       adversary=assumptions.JOINT_ADVERSARY,
       released=(*_RELEASED, 'item ids'),
       secret=('ratings', 'user factors', 'user ids', 'random key'),
-      assumptions=(
-        assumptions.PUBLIC_SETTINGS,
-        *assumptions.WHOLE_USERS,
-        _AT_HOME,
-        assumptions.ONE_RELEASE,
-        assumptions.SAME_FLOATS,
-        assumptions.EXACT_TERMS,
-      ),
+      assumptions=assumptions.for_users(_AT_HOME),
       **stated,
     )
   return Guarantee(
     adversary=assumptions.RATING_ADVERSARY,
     released=(*_RELEASED, 'id lists'),
     secret=('ratings', 'user factors', 'random key'),
-    assumptions=(
-      assumptions.PUBLIC_SETTINGS,
-      assumptions.PUBLIC_IDS,
-      assumptions.ONE_OF_DUPLICATES,
-      _AT_HOME,
-      assumptions.ONE_RELEASE,
-      assumptions.SAME_FLOATS,
-      assumptions.EXACT_TERMS,
-      assumptions.ONE_RATING,
-    ),
+    assumptions=assumptions.for_ratings(_AT_HOME),
     **stated,
   )
 

@@ -368,6 +368,16 @@ def check_one_step_size(config: Any) -> None:
     )
 
 
+def check_scale_near_zero(config: Any) -> None:
+  """Raises ValueError where float32 would round ratings too much."""
+  low, high = config.scale
+  if max(abs(low), abs(high)) > 64 * (high - low):
+    raise ValueError(
+      f'scale={config.scale!r} must be within 64 widths of 0, for float32: '
+      'shift the ratings'
+    )
+
+
 def check_max_epsilon(config: Any, most: float) -> None:
   """Raises ValueError where epsilon is so large that noise ends before it."""
   if config.epsilon > most:

@@ -55,27 +55,29 @@ class Plan:
     done, rest = divmod(steps - self.first_round, self.round_steps)
     return None if rest or done < 0 else done
 
-  def epsilon(self, steps: int, delta: float) -> float | None:
-    """What the first `steps` spend; None where there is no guarantee.
-
-    A delta of 0 stands for the least there is.
-    """
+  def spent(self, steps: int) -> accounting.Event | None:
+    """What the first `steps` do; None where there is no guarantee."""
     event = self.guarantee.event
     if not 0 <= steps <= self.steps:
       raise ValueError(f'steps={steps} must be in 0..{self.steps}')
-    if event is None or steps == 0:
-      return None if event is None else 0.0
-    if steps == self.steps:
-      pass  # all of it
-    elif self.shares is not None and isinstance(event, accounting.Gaussian):
-      part = sum(self.shares[:steps])
-      less = event.noise_multiplier / part**0.5
-      event = dataclasses.replace(event, noise_multiplier=less)
-    else:
-      # Systems that release once spend all of it then.
-      event = accounting.prefix(event, min(steps, accounting.count_of(event)))
+    if event is None or steps == self.steps:
+      return event
+    if steps and self.shares and isinstance(event, accounting.Gaussian):
+      less = event.noise_multiplier / sum(self.shares[:steps]) ** 0.5
+      return dataclasses.replace(event, noise_multiplier=less)
+    # Systems that release once spend all of it then.
+    return accounting.prefix(event, min(steps, accounting.count_of(event)))
+
+  def epsilon(self, steps: int, delta: float) -> float | None:
+    """What the first `steps` cost; None where there is no guarantee.
+
+    A delta of 0 stands for the least there is.
+    """
+    spent = self.spent(steps)
+    if spent is None or steps == 0:
+      return None if spent is None else 0.0
     return accounting.epsilon(
-      event, delta or accounting.uncovered(self.guarantee)
+      spent, delta or accounting.uncovered(self.guarantee)
     )
 
 

@@ -370,47 +370,11 @@ def round_bytes(
   }
 
 
-def sum_bytes(
-  *, num_items: int, rank: int = 1, masks: str = 'seed'
-) -> dict[str, int]:
+def sum_bytes(num_items: int) -> dict[str, int]:
   """Bytes of one user's messages in the sound round, as serialised."""
-  words = (4, (num_items, rank * (rank + 3) // 2))
-  up = message_bytes(words)
-  released = message_bytes((4, (num_items, rank)))
-  down = message_bytes(_SEED if masks == 'seed' else words) + released
+  up = message_bytes((4, (num_items, 2)))
+  down = message_bytes(_SEED) + message_bytes((4, (num_items, 1)))
   return {'up': up, 'down': down, 'round': up + down}
-
-
-def communication(
-  config: UntrustedPMFConfig,
-  *,
-  num_items: int,
-  ratings_per_user: float,
-  masks: str | None = None,
-) -> dict[str, float]:
-  """Bytes up and down of the mean user in a round, for metrics.json.
-
-  Args:
-    config: of the system.
-    num_items: I, all of which a user reports on (sound).
-    ratings_per_user: the mean, of those that a user reports on (paper).
-    masks: 'sent' (paper's default) or 'seed' (sound's).
-  """
-  if config.variant == 'sound':
-    return dict(sum_bytes(num_items=num_items, masks=masks or 'seed'))
-  # Sizes are linear in the number of ratings.
-  few = int(ratings_per_user)
-  low, high = (
-    round_bytes(
-      rank=config.rank,
-      num_items=number,
-      users=config.attendance,
-      masks=masks or 'sent',
-    )
-    for number in (few, few + 1)
-  )
-  part = ratings_per_user - few
-  return {k: round(low[k] + part * (high[k] - low[k]), 1) for k in low}
 
 
 def traffic(
@@ -420,10 +384,20 @@ def traffic(
   num_items: int,
   num_ratings: int,
 ) -> dict[str, float]:
-  """`communication`, as other systems call it."""
-  sizes = communication(
-    config, num_items=num_items, ratings_per_user=num_ratings / num_users
-  )
+  """Bytes up and down of the mean user in a round.
+
+  A user reports on all items (sound), or on those they rated (paper).
+  """
+  if config.variant == 'sound':
+    sizes = sum_bytes(num_items)
+  else:
+    # Sizes are linear in the number of ratings.
+    part, few = math.modf(num_ratings / num_users)
+    low, high = (
+      round_bytes(rank=config.rank, num_items=number, users=config.attendance)
+      for number in (int(few), int(few) + 1)
+    )
+    sizes = {k: round(low[k] + part * (high[k] - low[k]), 1) for k in low}
   return {f'bytes_{way}': float(size) for way, size in sizes.items()}
 
 

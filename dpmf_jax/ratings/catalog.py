@@ -14,8 +14,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dpmf_jax.files import cache_folder
 from dpmf_jax.ratings import formats, sources
 from dpmf_jax.ratings.synthetic import synthetic
@@ -101,10 +99,7 @@ def load(
   cache_dir: StrPath | None = None,
   quiet: bool = False,
 ) -> Ratings:
-  """Returns the named data set, fetched first if need be; see `fetch`.
-
-  The slices are the files as they are; `paper_slice` is a separate step.
-  """
+  """Returns the named data set, fetched first if need be; see `fetch`."""
   _check_name(name)
   if name in _SYNTHETIC:
     users, items, count = _SYNTHETIC[name]
@@ -175,50 +170,6 @@ def fetch(
   raise DataError(
     f'{name} was not found: {"; ".join(tried)}. Put {spec.ratings} at '
     f'DIR/{spec.folder}/{spec.ratings} and set data_dir or DPMF_DATA_DIR to DIR'
-  )
-
-
-def paper_slice(
-  ratings: Ratings,
-  min_user: int = 200,
-  max_user: int = 2500,
-  min_item: int = 100,
-) -> Ratings:
-  """Returns the ratings of active users and popular items, indexed anew.
-
-  Keeps users with more than `min_user` and fewer than `max_user` ratings,
-  then, among what they rated, items with more than `min_item`. One pass: a
-  user may end below `min_user` because items went. The order is ours, the
-  Gaussian paper does not give one.
-
-  Privacy: who and what is kept depends on all the ratings, so one rating
-  more or less can bring in or drop a whole user or item. Guarantees hold for
-  the slice as the data set: the slicing is public preprocessing, not covered.
-  """
-  per_user = np.bincount(ratings.user, minlength=ratings.num_users)
-  keep_user = (per_user > min_user) & (per_user < max_user)
-  keep = keep_user[ratings.user]
-  per_item = np.bincount(ratings.item[keep], minlength=ratings.num_items)
-  keep &= (per_item > min_item)[ratings.item]
-  if not keep.any():
-    raise DataError(
-      f'{ratings.name}: no user has more than {min_user} and fewer than '
-      f'{max_user} ratings on items with more than {min_item}; widen the slice'
-    )
-  users, user = np.unique(ratings.user[keep], return_inverse=True)
-  items, item = np.unique(ratings.item[keep], return_inverse=True)
-  part = lambda array: None if array is None else array[keep]
-  return Ratings(
-    user=user,
-    item=item,
-    value=ratings.value[keep],
-    user_ids=ratings.user_ids[users],
-    item_ids=ratings.item_ids[items],
-    scale=ratings.scale,
-    titles=ratings.titles,
-    timestamp=part(ratings.timestamp),
-    epsilon=part(ratings.epsilon),
-    name=ratings.name,
   )
 
 

@@ -12,14 +12,12 @@ rating there are clicks, or counts of them, which are added up.
 from __future__ import annotations
 
 import glob
-import gzip
 import json
 import os
 import pathlib
 import re
 import warnings
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,28 +25,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpmf_jax import files
-from dpmf_jax.ratings import dense, exchange, tokens
+from dpmf_jax.ratings import dense, exchange, text, tokens
+from dpmf_jax.ratings.checks import check_scale, check_values
 from dpmf_jax.ratings.columns import check_roles, choose, listed, role_of
-from dpmf_jax.ratings.ids import DataError, Where, factorize, join_ids
-from dpmf_jax.ratings.table import (
-  Duplicates,
-  Ratings,
-  assemble,
-  check_scale,
-  check_values,
-  limit_of_clicks,
+from dpmf_jax.ratings.ids import (
+  DataError,
+  Where,
+  factorize,
+  join_ids,
   used_ids,
 )
+from dpmf_jax.ratings.repeats import Duplicates
+from dpmf_jax.ratings.table import Columns, Ratings, assemble
 from dpmf_jax.ratings.titles import read_titles
 
 FORMATS = (
   'auto', 'u.data', 'ratings.dat', 'csv', 'tsv', 'text', 'inter', 'netflix',
   'dense', 'parquet',
 )  # fmt: skip
-_NO_HEADER = ('u.data', 'ratings.dat')
-_DELIMITER = {'u.data': '\t', 'ratings.dat': '::', 'csv': ',', 'tsv': '\t'}
-_PACKED = {'gzip': b'\x1f\x8b', 'zstd': b'\x28\xb5\x2f\xfd'}
-_DELIMITERS = ('\t', '::', ';', ',')  # as they are looked for
 
 
 def read(
@@ -117,9 +111,7 @@ def read(
     # Here the lines are known that something is wrong with.
     check_values(table.value, scale if table.rated else None, table.where)
     table = _of_own_users(table, among, path)
-  if not table.rated:
-    scale, max_count = None, limit_of_clicks(max_count)
-  elif table.named and max_count is not None:
+  if table.named and max_count is not None:
     warnings.warn(
       f'{path.name}: ratings are read as counts: a low one speaks for its '
       'item, too',
@@ -128,16 +120,12 @@ def read(
   if titles is not None and not isinstance(titles, Mapping):
     titles = read_titles(titles)
   ratings = assemble(
-    table.users,
-    table.items,
-    table.value,
+    table,
     scale=scale,
     max_count=max_count,
-    timestamp=table.timestamp,
     titles=titles,
     duplicates=duplicates,
     name=name or path.name,
-    where=table.where,
   )
   if among is not None:
     ratings = exchange.with_same_ids(ratings, among)
@@ -157,32 +145,20 @@ def parts_of(path: pathlib.Path) -> list[pathlib.Path]:
   return list(map(pathlib.Path, found))
 
 
-class _Table(NamedTuple):
-  """What a file says of who did what."""
-
-  users: tuple[np.ndarray, np.ndarray]  # sorted ids, [N] index
-  items: tuple[np.ndarray, np.ndarray]
-  value: np.ndarray | None  # [N], ratings or counts
-  rated: bool
-  timestamp: Any  # [N] or None
-  where: Where
-  named: bool = False  # whether a header says that these are ratings
-
-
 def _read_part(
   path, format, columns, delimiter, header, encoding, missing
-) -> _Table:
+) -> Columns:
   """Returns what one file says."""
-  raw = read_bytes(path)
+  raw = text.read_bytes(path)
   if format == 'parquet' or (format == 'auto' and raw.startswith(b'PAR1')):
     return _read_parquet(raw, path, columns)
   raw = tokens.decode(raw, str(path), encoding)
   if format == 'dense':
     return _read_dense(raw, path, columns, delimiter, header, missing)
-  return _parse(*_read_text(raw, path, format, columns, delimiter, header))
+  return _parse(*text.fields_of(raw, path, format, columns, delimiter, header))
 
 
-def _joined(tables: list[_Table]) -> _Table:
+def _joined(tables: list[Columns]) -> Columns:
   """Returns what files say together, one after the other."""
   first = tables[0]
   if len(tables) == 1:
@@ -219,8 +195,8 @@ def _joined(tables: list[_Table]) -> _Table:
 
 
 def _of_own_users(
-  table: _Table, among: exchange.Among, path: pathlib.Path
-) -> _Table:
+  table: Columns, among: exchange.Among, path: pathlib.Path
+) -> Columns:
   """Returns what the files of all processes say of the users of this one.
 
   In the order of processes, which is that of the files.
@@ -242,10 +218,10 @@ def _of_own_users(
     there = {name: x for name, x in arrays.items() if x is not None}
     parts.append(exchange.packed(there, facts))
 
-  def received(number: int, content: bytes) -> _Table:
+  def received(number: int, content: bytes) -> Columns:
     arrays, facts = exchange.unpacked(content)
     rated, named = json.loads(facts)
-    return _Table(
+    return Columns(
       (arrays['users'], arrays['user']),
       (arrays['items'], arrays['item']),
       arrays.get('value'),
@@ -290,13 +266,13 @@ def read_column(
   """
   path = pathlib.Path(path)
   _check_options(format, columns, delimiter)
-  raw = read_bytes(path)
+  raw = text.read_bytes(path)
   if format in ('parquet', 'dense') or raw.startswith(b'PAR1'):
     raise DataError(
       f'{path}: column {column!r} can only be read from a table in text'
     )
   raw = tokens.decode(raw, str(path), encoding)
-  fields, found, _ = _read_text(
+  fields, found, _ = text.fields_of(
     raw, path, format, columns, delimiter, None, column
   )
   return Column(
@@ -314,8 +290,8 @@ def read_ids(path: str | os.PathLike[str], role: str) -> np.ndarray:
   not count. An id that is there twice is an error.
   """
   path = pathlib.Path(path)
-  text = tokens.decode(read_bytes(path), str(path)).decode('utf-8')
-  lines = [line.strip() for line in text.split('\n')]
+  raw = tokens.decode(text.read_bytes(path), str(path))
+  lines = [line.strip() for line in raw.decode('utf-8').split('\n')]
   # Without digits: movie1 is an id.
   if role_of(lines[0]) == role and not re.search(r'\d', lines[0]):
     lines[0] = ''
@@ -343,15 +319,15 @@ def read_user_table(
   there is one number, [N], and the header may name that instead.
   """
   path = pathlib.Path(path)
-  file, raw = str(path), tokens.decode(read_bytes(path), str(path))
+  file, raw = str(path), tokens.decode(text.read_bytes(path), str(path))
   raw = tokens.without_blank_end(raw)
-  names, body = _cut(raw, _sniff(raw, file), file)
+  names, body = text.cut(raw, text.delimiter_of(raw, file), file)
   if len(names) < 2 or (role and len(names) > 2):
     expected = f', {role}' if role else ' and numbers'
     raise DataError(
       f'{file}, line 1: has {len(names)} column(s), expected user{expected}'
     )
-  header = _is_header(names) or names[1].strip().lower() == role
+  header = text.is_header(names) or names[1].strip().lower() == role
   fields = body(header, range(len(names)))
   columns = [
     tokens.numbers(
@@ -383,36 +359,6 @@ def check_once(table: Column, role: str = 'user') -> None:
   )
 
 
-def read_bytes(path: pathlib.Path) -> bytes:
-  """Returns the content of a file that is there and not empty."""
-  if path.is_dir():
-    raise DataError(f'{path}: is a directory; name the file in it')
-  try:
-    raw = path.read_bytes()
-  except FileNotFoundError as error:
-    raise DataError(f'{path}: no such file; check the path') from error
-  except OSError as error:
-    raise DataError(f'{path}: cannot be read: {error.strerror}') from error
-  if not raw or raw.isspace():
-    raise DataError(f'{path}: the file is empty')
-  if raw.startswith(b'PK\x03\x04'):
-    raise DataError(f'{path}: is a zip archive; unpack it first')
-  packing = next((p for p, mark in _PACKED.items() if raw.startswith(mark)), '')
-  try:
-    if packing == 'gzip':
-      return gzip.decompress(raw)
-    if packing == 'zstd':
-      with pa.CompressedInputStream(pa.BufferReader(raw), packing) as stream:
-        return stream.read()
-  except (OSError, EOFError, zlib.error) as error:
-    raise DataError(f'{path}: is not whole {packing}: {error}') from error
-  return raw
-
-
-def _unpacked(name: str) -> str:
-  return name.removesuffix('.gz').removesuffix('.zst')
-
-
 def _check_options(
   format: str, columns: Mapping[str, Any] | None, delimiter: str | None
 ) -> None:
@@ -428,77 +374,9 @@ def _check_options(
     )
 
 
-def _read_text(
-  raw, path, format, columns, delimiter, header, also=None
-) -> tuple[tokens.Fields, dict[str, int], list[str]]:
-  """Returns (fields, role -> position, the header's names) of a text file.
-
-  The column that is called `also` has that role.
-  """
-  file, raw = str(path), tokens.without_blank_end(raw)
-  first = tokens.first_line(raw)
-  if format == 'auto':
-    format = _recognise(_unpacked(path.name), first, delimiter)
-  if format == 'netflix':
-    found = {'user': 0, 'item': 1, 'rating': 2, 'timestamp': 3}
-    return tokens.netflix(raw, file), found, []
-  if format == 'inter':
-    delimiter, header = delimiter or '\t', True
-    if ':' not in first:
-      raise DataError(
-        f'{file}, line 1: not a RecBole header such as '
-        f"'user_id:token<TAB>item_id:token<TAB>rating:float': {first[:60]!r}"
-      )
-  delimiter = delimiter or _DELIMITER.get(format) or _sniff(raw, file)
-  names, body = _cut(raw, delimiter, file, quotes=format != 'inter')
-  if format == 'inter':
-    names = [name.split(':')[0] for name in names]
-  looks = _is_header(names)
-  if format in _NO_HEADER and (looks or header):
-    raise DataError(
-      f'{file}, line 1: {first[:60]!r} is a header, but format {format} has '
-      "none; remove the line or pass format='text'"
-    )
-  by_name = any(isinstance(c, str) for c in (columns or {}).values())
-  if header is None:
-    header = looks or by_name
-  found = choose(names, columns or {}, header, f'{file}, line 1')
-  if also is not None:
-    found['also'] = _named(also, names if header else [], file)
-  return body(header, found.values()), found, names if header else []
-
-
-def _named(column: str, names: list[str], file: str) -> int:
-  """Returns where a header has a further column."""
-  names = [name.strip() for name in names]
-  if names.count(column) != 1:
-    have = f'there are: {listed(names)}' if names else 'it has no header'
-    often = 'more than one' if column in names else 'no'
-    raise DataError(f'{file}, line 1: {often} column {column!r}; {have}')
-  return names.index(column)
-
-
-def _cut(
-  raw: bytes, delimiter: str, file: str, *, quotes: bool = True
-) -> tuple[list[str], Callable[[bool, Iterable[int]], tokens.Fields]]:
-  """Returns the first record, and what cuts the file with or without it.
-
-  `raw` is `without_blank_end`.
-  """
-  # '::' files and RecBole's do not quote; elsewhere a quote is csv's.
-  quoted = quotes and b'"' in raw and len(delimiter) == 1
-  if quoted:
-    raw = tokens.readable(raw, delimiter, file)
-  names = tokens.first_record(raw, delimiter, quoted)
-  body = lambda header, wanted: tokens.cut(
-    raw, delimiter, len(names), wanted, file, header=header, quoted=quoted
-  )
-  return names, body
-
-
 def _parse(
   fields: tokens.Fields, found: Mapping[str, int], names: list[str]
-) -> _Table:
+) -> Columns:
   """Returns what a text file says."""
   rated = 'rating' in found
   what = 'rating' if rated else 'count'
@@ -508,7 +386,7 @@ def _parse(
   elif not names:
     _check_first_line(fields, found)
   stamp = found.get('timestamp')
-  return _Table(
+  return Columns(
     tokens.ids(fields, found['user'], 'user'),
     tokens.ids(fields, found['item'], 'item'),
     value,
@@ -531,46 +409,12 @@ def _check_first_line(fields: tokens.Fields, found: Mapping[str, int]) -> None:
       )
 
 
-def _recognise(name: str, first: str, delimiter: str | None) -> str:
-  """Returns the format of a text file from its name and first line."""
-  if name.endswith('.inter') or re.match(r'\w+:(token|float)\b', first):
-    return 'inter'
-  if name.startswith('combined_data') or re.fullmatch(r'\d+:', first.strip()):
-    return 'netflix'
-  if delimiter is not None:
-    return 'text'
-  if re.fullmatch(r'u\.data|u[1-5ab]\.(base|test)', name) and '\t' in first:
-    return 'u.data'
-  return 'ratings.dat' if '::' in first else 'text'
-
-
-def _sniff(raw: bytes, file: str, known: tuple[str, ...] = _DELIMITERS) -> str:
-  """Returns the delimiter of the first record, looking outside of quotes."""
-  record = re.match(rb'(?:[^"\n]|"[^"]*")*', raw)
-  first = re.sub(rb'"[^"]*"', b'', record[0] if record else raw).decode()
-  for least in (3, 2):  # columns
-    for delimiter in known:
-      if len(first.split(delimiter)) >= least:
-        return delimiter
-  raise DataError(
-    f'{file}, line 1: unknown format, no tab, comma, semicolon or :: in '
-    f'{first[:60]!r}; pass delimiter='
-  )
-
-
-def _is_header(names: list[str]) -> bool:
-  is_number = lambda text: re.fullmatch(r'\s*[-+]?[\d.]+\s*', text) is not None
-  # Without digits: book1 is an id.
-  known = any(role_of(name) and not re.search(r'\d', name) for name in names)
-  return known and not any(map(is_number, names))
-
-
-def _read_dense(raw, path, columns, delimiter, header, missing) -> _Table:
+def _read_dense(raw, path, columns, delimiter, header, missing) -> Columns:
   """Returns what a matrix in text says."""
   file, missing = str(path), '' if missing is None else missing
   raw = tokens.without_blank_end(raw)
-  delimiter = delimiter or _sniff(raw, file, (*_DELIMITERS, ' '))
-  names, body = _cut(raw, delimiter, file)
+  delimiter = delimiter or text.delimiter_of(raw, file, (*text.DELIMITERS, ' '))
+  names, body = text.cut(raw, delimiter, file)
   if header is None:
     header = dense.has_header(names, columns or {}, missing)
   user, first = dense.places(names, columns or {}, header, file)
@@ -583,10 +427,10 @@ def _read_dense(raw, path, columns, delimiter, header, missing) -> _Table:
     where = lambda place: f'{file}, line 1, field {first + place + 1}'
     every = factorize(np.array(names[first:]), 'item', where)
     items = dense.named(every, found.column)
-  return _Table(users, items, found.value, True, None, found.cells.where)
+  return Columns(users, items, found.value, True, None, found.cells.where)
 
 
-def _read_parquet(raw: bytes, path: pathlib.Path, columns) -> _Table:
+def _read_parquet(raw: bytes, path: pathlib.Path, columns) -> Columns:
   """Returns what a Parquet file says."""
   try:
     names = pq.read_schema(pa.BufferReader(raw)).names
@@ -629,7 +473,7 @@ def _read_parquet(raw: bytes, path: pathlib.Path, columns) -> _Table:
         f'{path}: the {what} column is {value.dtype}, not numeric'
       )
     value = value.astype(np.float64)
-  return _Table(
+  return Columns(
     column('user'),
     column('item'),
     value,

@@ -111,6 +111,16 @@ def join_ids(
   return ids, np.concatenate(index)
 
 
+def used_ids(
+  ids: np.ndarray, index: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns (ids, index) without the ids that do not occur."""
+  used = np.bincount(index, minlength=len(ids)) > 0
+  if used.all():
+    return ids, index
+  return ids[used], (np.cumsum(used) - 1)[index]
+
+
 def by_row(
   row: np.ndarray, column: np.ndarray, num_rows: int, num_columns: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -149,11 +149,6 @@ def from_column(
   return with_epsilon(ratings, value[known[order[last]]])
 
 
-def from_user_file(ratings: Ratings, path: str | os.PathLike[str]) -> Ratings:
-  """`ratings`, each with the epsilon of its user in a file of user,epsilon."""
-  return from_user_table(ratings, read_users(path), path)
-
-
 def from_user_table(
   ratings: Ratings, table: Column, path: str | os.PathLike[str]
 ) -> Ratings:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpmf_jax.ratings.table import DataError, Ratings, check_scale
+from dpmf_jax.ratings.checks import check_scale
+from dpmf_jax.ratings.table import DataError, Ratings
 
 # Parts of the scale's width, near what a bias model finds on MovieLens.
 _MEAN, _USER_BIAS, _ITEM_BIAS, _TASTE = 0.62, 0.1, 0.12, 0.15

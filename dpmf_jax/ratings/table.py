@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import warnings
 from collections.abc import Mapping, Sized
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 
+from dpmf_jax.ratings import checks, repeats
 from dpmf_jax.ratings.columns import choose
 from dpmf_jax.ratings.ids import DataError as DataError
-from dpmf_jax.ratings.ids import (
-  OutsideScaleError,
-  Where,
-  by_row,
-  factorize,
-  places,
-)
-
-Duplicates = Literal['last', 'first', 'mean', 'error']
-
-# Of users, of items, and how many there are of both.
-_Indices = tuple[np.ndarray, np.ndarray, int, int]
-
-DUPLICATES = ('last', 'first', 'mean', 'error')
+from dpmf_jax.ratings.ids import Where, factorize, places, used_ids
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -83,14 +69,14 @@ class Ratings:
     put('value', np.asarray(self.value, np.float32))
     put('user_ids', np.asarray(self.user_ids))
     put('item_ids', np.asarray(self.item_ids))
-    object.__setattr__(self, 'scale', check_scale(self.scale))
+    object.__setattr__(self, 'scale', checks.check_scale(self.scale))
     if self.timestamp is not None:
       put(
         'timestamp',
-        _seconds(self.timestamp, lambda row: f'{self.name}, row {row}'),
+        checks.seconds(self.timestamp, lambda row: f'{self.name}, row {row}'),
       )
     if self.epsilon is not None:
-      put('epsilon', _epsilons(self.epsilon, self.name))
+      put('epsilon', checks.epsilons(self.epsilon, self.name))
     _check(self)
     if not unique:
       _check_unique(self)
@@ -180,7 +166,7 @@ def from_arrays(
   max_count: int | None = None,
   timestamps: Any = None,
   titles: Mapping[str, str] | None = None,
-  duplicates: Duplicates = 'last',
+  duplicates: repeats.Duplicates = 'last',
   name: str = 'ratings',
 ) -> Ratings:
   """Returns the Ratings of equally long columns of ids and values.
@@ -214,21 +200,21 @@ def from_arrays(
   if not isinstance(titles, Mapping | None):
     raise DataError(f'{name}: titles={titles!r} must map item ids to titles')
   where = lambda row: f'{name}, row {row}'
-  if values is None:
-    scale = None
-  if values is None or _are_truths(values, scale, name):
-    max_count = limit_of_clicks(max_count)
-  return assemble(
+  table = Columns(
     factorize(users, 'user', where),
     factorize(items, 'item', where),
-    None if values is None else _numbers(values, name),
+    None if values is None else checks.numbers(values, name),
+    not (values is None or checks.are_truths(values, scale, name)),
+    timestamps,
+    where,
+  )
+  return assemble(
+    table,
     scale=scale,
     max_count=max_count,
-    timestamp=timestamps,
     titles=titles,
     duplicates=duplicates,
     name=name,
-    where=where,
   )
 
 
@@ -266,7 +252,7 @@ def with_public_ids(
     own = getattr(ratings, f'{role}_ids')
     place = places(ids, own)
     rated = np.unique(getattr(ratings, role))
-    if (row := _first(place[rated] < 0)) is not None:
+    if (row := checks.first_of(place[rated] < 0)) is not None:
       raise DataError(
         f'{ratings.name}: {role} {own[rated[row]]} is not in the public list '
         f'of {len(ids)} {role}s; add it, or remove its ratings'
@@ -296,7 +282,7 @@ def from_dataframe(
   max_count: int | None = None,
   columns: Mapping[str, str] | None = None,
   titles: Mapping[str, str] | None = None,
-  duplicates: Duplicates = 'last',
+  duplicates: repeats.Duplicates = 'last',
   name: str = 'dataframe',
 ) -> Ratings:
   """Returns the Ratings of a pandas DataFrame.
@@ -315,7 +301,7 @@ def from_dataframe(
     column('item'),
     column('rating' if rated else 'count'),
     scale=scale if rated else None,
-    max_count=max_count if rated else limit_of_clicks(max_count),
+    max_count=max_count if rated else checks.limit_of_clicks(max_count),
     timestamps=column('timestamp'),
     titles=titles,
     duplicates=duplicates,
@@ -342,12 +328,12 @@ def from_csr(
   entries = scipy.sparse.coo_array(matrix)
   shape: Any = entries.shape  # SciPy types it as optional
   num_users, num_items = shape
-  if _are_truths(entries.data, scale, name):
-    max_count = limit_of_clicks(max_count)
-  scale, clicks = _kind(scale, max_count)
+  if checks.are_truths(entries.data, scale, name):
+    max_count = checks.limit_of_clicks(max_count)
+  scale, clicks = checks.kind_of(scale, max_count)
   if clicks:
     where = lambda row: f'{name}, entry {row}'
-    _check_numbers(entries.data, 'count', 0, np.inf, where)
+    checks.check_values(entries.data, None, where)
     entries = scipy.sparse.coo_array(scipy.sparse.csr_array(entries))
     there = entries.data > 0
     coords = [index[there] for index in entries.coords]
@@ -368,57 +354,67 @@ def from_csr(
   )
 
 
+class Columns(NamedTuple):
+  """Who did what, as a file or a caller says it.
+
+  With a `max_count`, or if nobody `rated`, the values are counts.
+  """
+
+  users: tuple[np.ndarray, np.ndarray]  # sorted ids, [N] index
+  items: tuple[np.ndarray, np.ndarray]
+  value: np.ndarray | None  # [N], ratings or counts; all 1 if None
+  rated: bool
+  timestamp: Any  # [N] or None
+  where: Where
+  named: bool = False  # whether a header says that these are ratings
+
+
 def assemble(
-  users: tuple[np.ndarray, np.ndarray],
-  items: tuple[np.ndarray, np.ndarray],
-  value: np.ndarray | None,
+  table: Columns,
   *,
   scale: tuple[float, float] | None,
   max_count: int | None,
-  timestamp: Any,
   titles: Mapping[str, str] | None,
-  duplicates: Duplicates,
+  duplicates: repeats.Duplicates,
   name: str,
-  where: Where,
 ) -> Ratings:
-  """Returns Ratings from (ids, index) pairs; errors are located by `where`.
-
-  With a `max_count` the values are counts, or all 1 where they are None.
-  """
-  if duplicates not in DUPLICATES:
+  """Returns the Ratings of a table; its `where` locates errors."""
+  users, items, value, rated, timestamp, where, _ = table
+  if duplicates not in repeats.DUPLICATES:
     raise DataError(
-      f'duplicates={duplicates!r} is not one of {", ".join(DUPLICATES)}'
+      f'duplicates={duplicates!r} is not one of {", ".join(repeats.DUPLICATES)}'
     )
   if value is None:
     value = np.ones(len(users[1]))
   if not len(value):
     raise DataError(f'{name}: there are no ratings')
-  scale, clicks = _kind(scale, max_count)
-  check_values(value, None if clicks else scale, where)
+  if not rated:
+    scale, max_count = None, checks.limit_of_clicks(max_count)
+  scale, clicks = checks.kind_of(scale, max_count)
+  checks.check_values(value, None if clicks else scale, where)
   (user_ids, user), (item_ids, item) = users, items
   if timestamp is not None:
-    timestamp = _seconds(timestamp, where)
+    timestamp = checks.seconds(timestamp, where)
   pairs = user, item, len(user_ids), len(item_ids)
   if clicks:
     if duplicates == 'error':
-      _resolve(pairs, value, duplicates, where)
-    keep, value, timestamp = _added_up(pairs, value, timestamp)
+      repeats.resolved(pairs, value, duplicates, where)
+    keep, value, timestamp = repeats.added_up(pairs, value, timestamp)
     value = np.clip(value, 1, scale[1])
     if not len(value):
       raise DataError(
         f'{where(0)}: count 0, as everywhere: nobody did anything'
       )
   else:
-    keep, value = _resolve(pairs, value, duplicates, where)
+    keep, value = repeats.resolved(pairs, value, duplicates, where)
     timestamp = None if timestamp is None else timestamp[keep]
-  user_ids, user = used_ids(user_ids, user[keep])
-  item_ids, item = used_ids(item_ids, item[keep])
+  users, items = used_ids(user_ids, user[keep]), used_ids(item_ids, item[keep])
   return Ratings(
-    user=user,
-    item=item,
+    user=users[1],
+    item=items[1],
     value=value,
-    user_ids=user_ids,
-    item_ids=item_ids,
+    user_ids=users[0],
+    item_ids=items[0],
     scale=scale,
     clicks=clicks,
     titles=titles or {},
@@ -426,123 +422,6 @@ def assemble(
     name=name,
     unique=True,
   )
-
-
-def check_values(
-  value: np.ndarray | None, scale: tuple[float, float] | None, where: Where
-) -> None:
-  """Raises DataError for a rating outside the scale; None is that of counts."""
-  if value is None:
-    return
-  if scale is None:
-    _check_numbers(value, 'count', 0, np.inf, where)
-  else:
-    _check_numbers(value, 'rating', *scale, where)
-
-
-def limit_of_clicks(max_count: int | None) -> int:
-  """Returns the most that a count counts where there are no ratings."""
-  return 1 if max_count is None else max_count
-
-
-def _kind(
-  scale: tuple[float, float] | None, max_count: int | None
-) -> tuple[tuple[float, float], bool]:
-  """Returns (scale, whether values are counts)."""
-  if max_count is None:
-    return check_scale(scale), False
-  whole = isinstance(max_count, int | np.integer)
-  if not whole or isinstance(max_count, bool) or not 1 <= max_count <= 10**6:
-    raise DataError(f'max_count={max_count!r} must be an integer in 1..1000000')
-  if scale is not None:
-    raise DataError(
-      f'scale={scale!r} is for ratings and max_count={max_count} for counts: '
-      'give one of them'
-    )
-  return (0.0, float(max_count)), True
-
-
-def _check_numbers(
-  value: np.ndarray, what: str, low: float, high: float, where: Where
-) -> None:
-  if (row := _first(~np.isfinite(value))) is not None:
-    raise DataError(
-      f'{where(row)}: {what} {value[row]} is not a finite number; '
-      'remove or correct it'
-    )
-  if (row := _first((value < low) | (value > high))) is None:
-    return
-  if what == 'count':
-    raise DataError(
-      f'{where(row)}: count {value[row]:g} is below 0; remove or correct it'
-    )
-  raise OutsideScaleError(
-    f'{where(row)}: rating {value[row]:g} is outside the scale '
-    f'{low:g}..{high:g}; correct it',
-    ' or pass the right scale, or max_count= if it is a count',
-  )
-
-
-def _grouped(
-  user: np.ndarray, item: np.ndarray, num_users: int, num_items: int
-) -> tuple[np.ndarray, np.ndarray]:
-  """Returns (order by user, item and place, where in it a pair is new)."""
-  order, column, start = by_row(user, item, num_users, num_items)
-  new = np.ones(len(order), bool)
-  new[1:] = column[1:] != column[:-1]
-  new[start[:-1][np.diff(start) > 0]] = True
-  return order, new
-
-
-def _added_up(
-  pairs: _Indices, count: np.ndarray, timestamp: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-  """Returns (rows to keep, sums of counts, last timestamps) of pairs.
-
-  What counts 0 is left out.
-  """
-  user, item, *sizes = pairs
-  there = np.flatnonzero(count > 0)
-  order, new = _grouped(user[there], item[there], *sizes)
-  order = there[order]
-  start = np.flatnonzero(new)
-  keep = order[start]
-  back = np.argsort(keep)  # into the order in which they came
-  if not len(keep):
-    return keep, count[keep], timestamp
-  total = np.add.reduceat(count[order], start)[back]
-  if timestamp is not None:
-    timestamp = np.maximum.reduceat(timestamp[order], start)[back]
-  return keep[back], total, timestamp
-
-
-def used_ids(
-  ids: np.ndarray, index: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-  """Returns (ids, index) without the ids that do not occur."""
-  used = np.bincount(index, minlength=len(ids)) > 0
-  if used.all():
-    return ids, index
-  return ids[used], (np.cumsum(used) - 1)[index]
-
-
-def check_scale(scale: Any) -> tuple[float, float]:
-  """Returns (r_min, r_max) as finite floats in order, or raises DataError."""
-  try:
-    low, high = map(float, scale)
-  except (TypeError, ValueError):
-    low = high = math.nan
-  if not (math.isfinite(low) and math.isfinite(high) and low < high):
-    raise DataError(
-      f'scale={scale!r} is not a pair of finite numbers r_min < r_max; '
-      'pass the public bounds of a rating, for example (1, 5), or max_count=1 '
-      'for clicks'
-    )
-  return low, high
-
-
-def _first(mask: np.ndarray) -> int | None:
-  return int(mask.argmax()) if mask.any() else None
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
@@ -555,7 +434,7 @@ def _indices(role: str, index: Any, ids: Any) -> np.ndarray:
   index, size = np.asarray(index), len(ids)
   if index.dtype.kind not in 'iu':
     raise DataError(f'{role}: indices have type {index.dtype}, not integer')
-  row = _first((index < 0) | (index >= size))
+  row = checks.first_of((index < 0) | (index >= size))
   if row is not None:
     raise DataError(f'{role}[{row}] = {index[row]} is not in 0..{size - 1}')
   return index.astype(np.int32, copy=False)
@@ -582,7 +461,7 @@ def _check(ratings: Ratings) -> None:
       f'{name}: clicks must have a scale from 0, and counts of at least 1'
     )
   outside = ~((ratings.value >= low) & (ratings.value <= high))
-  if (row := _first(outside)) is not None:
+  if (row := checks.first_of(outside)) is not None:
     raise DataError(
       f'{name}, row {row}: rating {ratings.value[row]:g} is outside the scale '
       f'{low:g}..{high:g}; correct it or pass the right scale'
@@ -591,7 +470,7 @@ def _check(ratings: Ratings) -> None:
 
 def _check_unique(ratings: Ratings) -> None:
   sizes = len(ratings.user_ids), len(ratings.item_ids)
-  order, new = _grouped(ratings.user, ratings.item, *sizes)
+  order, new = repeats.grouped(ratings.user, ratings.item, *sizes)
   if not new.all():
     row = int(order[~new].min())
     raise DataError(
@@ -601,90 +480,9 @@ def _check_unique(ratings: Ratings) -> None:
     )
 
 
-def _resolve(
-  pairs: _Indices, value: np.ndarray, duplicates: Duplicates, where: Where
-) -> tuple[np.ndarray | slice, np.ndarray]:
-  """Returns (rows to keep, their values) after the policy on duplicates."""
-  order, new = _grouped(*pairs)
-  if new.all():
-    return slice(None), value
-  extra, start = int((~new).sum()), np.flatnonzero(new)
-  what = f'{where(int(order[~new].min()))}: (user, item) rated before'
-  if duplicates == 'error':
-    raise DataError(
-      f'{what}, {extra} such rating(s) in all; '
-      "remove them or pass duplicates='last', 'first' or 'mean'"
-    )
-  warnings.warn(
-    f'{what}, {extra} such rating(s) in all; keeping the {duplicates}',
-    stacklevel=4,
-  )
-  last = np.append(start[1:], len(order)) - 1
-  if duplicates == 'mean':
-    sums = np.add.reduceat(value[order].astype(np.float64), start)
-    value = value.astype(np.float64)
-    value[order[last]] = sums / (last - start + 1)
-  keep = np.sort(order[start if duplicates == 'first' else last])
-  return keep, value[keep]
-
-
 def _id_list(ids: Any, size: int, field: str, name: str) -> np.ndarray:
   ids = np.asarray(ids)
   if len(ids) != size:
     raise DataError(f'{name}: {field} has {len(ids)} ids for {size} places')
   kept, index = factorize(ids, field, lambda row: f'{name}, {field}[{row}]')
   return kept[index]
-
-
-def _are_truths(values: Any, scale: Any, name: str) -> bool:
-  """Whether values are bools; an error on another scale, where True is low."""
-  if np.asarray(values).dtype != bool:
-    return False
-  if scale is None:
-    return True
-  low, high = check_scale(scale)
-  if (low, high) != (0, 1):
-    raise DataError(
-      f'{name}: ratings are True or False, but the scale is {low:g}..{high:g}; '
-      'pass scale=(0, 1), or ratings that are numbers'
-    )
-  return False
-
-
-def _numbers(values: Any, name: str) -> np.ndarray:
-  try:
-    return np.asarray(values, np.float64)
-  except (TypeError, ValueError) as error:
-    raise DataError(f'{name}: ratings are not all numbers: {error}') from error
-
-
-def _epsilons(epsilon: Any, name: str) -> np.ndarray:
-  try:
-    epsilon = np.array(epsilon, np.float64)
-  except (TypeError, ValueError) as error:
-    raise DataError(f'{name}: epsilons are not all numbers: {error}') from error
-  good = np.isfinite(epsilon) & (epsilon > 0)
-  if (row := _first(~good)) is not None:
-    raise DataError(
-      f'{name}, row {row}: epsilon {epsilon.flat[row]} is not positive and '
-      'finite; remove the rating to leave it out'
-    )
-  return epsilon
-
-
-def _seconds(timestamp: Any, where: Where) -> np.ndarray:
-  stamp = np.asarray(timestamp)
-  if stamp.dtype.kind == 'M':
-    if (row := _first(np.isnat(stamp))) is not None:
-      raise DataError(f'{where(row)}: the timestamp is missing')
-    return stamp.astype('M8[s]').astype(np.int64)
-  if stamp.dtype.kind in 'iu':
-    return stamp.astype(np.int64, copy=False)
-  if stamp.dtype.kind != 'f':
-    raise DataError(
-      f'timestamps have type {stamp.dtype}; make them numbers or datetimes, or '
-      'leave them out'
-    )
-  if (row := _first(~np.isfinite(stamp))) is not None:
-    raise DataError(f'{where(row)}: timestamp {stamp[row]} is not finite')
-  return stamp.astype(np.float64, copy=False)

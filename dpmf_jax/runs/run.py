@@ -17,7 +17,7 @@ from dpmf_jax.certificates import wording
 from dpmf_jax.evaluation import plots, ranking
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.runs import folders
-from dpmf_jax.serving import models
+from dpmf_jax.serving import models, recommendations
 from dpmf_jax.types import Guarantee, Release, released
 
 _LABELS = {'train': 'training', 'test': 'held out'}
@@ -69,9 +69,9 @@ class Run:
     filter_seen: bool = True,
     why: int = 0,
     blend: models.Model | None = None,
-  ) -> list[models.Recommendation]:
-    """The k best items for each user; see `serving.models.recommend`."""
-    return models.recommend(
+  ) -> list[recommendations.Recommendation]:
+    """The k best items for each user; see `dpmf_jax.recommend`."""
+    return recommendations.recommend(
       self.model, users, k, filter_seen=filter_seen, why=why, blend=blend
     )
 
@@ -157,10 +157,10 @@ class Run:
 
   def _notes(self) -> list[str]:
     item = self.whole.factors.item
-    one = item is not None and models.one_order(np.asarray(item))
+    one = item is not None and recommendations.one_order(np.asarray(item))
     lists = '; for lists, train with the task ranking'
     own = lists if self.metrics['task'] == 'rating' else ''
-    return ['', f'note: {models.ONE_ORDER}{own}'] if one else []
+    return ['', f'note: {recommendations.ONE_ORDER}{own}'] if one else []
 
   def _repr_html_(self) -> str:
     """The same for a notebook, with the learning curve."""

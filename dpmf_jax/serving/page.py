@@ -30,7 +30,8 @@ from dpmf_jax import files
 from dpmf_jax.certificates import rendering, wording
 from dpmf_jax.kernels.profiles import counts
 from dpmf_jax.serving.folding import fit_of_new_users
-from dpmf_jax.serving.models import Model, listing, one_order
+from dpmf_jax.serving.models import Model
+from dpmf_jax.serving.recommendations import listing, one_order
 from dpmf_jax.types import Fit, Sum
 
 _LARGEST = 2**15 - 1  # of int16: with 8 bits scores were wrong by 1e-2

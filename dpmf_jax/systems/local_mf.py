@@ -4,7 +4,7 @@ The sound form of what Jiang, Li and Lin call SDCF: the record is randomised
 and not the gradient, once, and every round is computed from that. Or, for a
 whole user, clipped contributions are added up by a secure sum with noise.
 
-A network runs `client_answers` (or `client_sums`) on each client with a key of
+A network runs `records.answers` (or `client_sums`) on each client with a key of
 its own, `server_apply` (or the secure sum and `released_means`) on the server,
 and `regression.fitted_users` on each client for its own ratings.
 """
@@ -32,8 +32,6 @@ from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Fit, Release, System
 
 _CENTER_STEP = GRID * 5 // 8  # `LocalMFConfig.center` on the grid
-
-client_answers = records.answers
 
 
 class State(NamedTuple):

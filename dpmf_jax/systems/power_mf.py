@@ -29,24 +29,31 @@ residuals, shrinkage and the users' fit are not in it.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dpmf_jax.accounting.rounding import PRODUCT_BITS
-from dpmf_jax.kernels import lattice, normal
+from dpmf_jax.kernels import lattice
 from dpmf_jax.kernels.dense import eigen
 from dpmf_jax.kernels.regression import fitted_users
-from dpmf_jax.kernels.slices import take
-from dpmf_jax.mechanisms import geometric, laplace, noise
+from dpmf_jax.mechanisms import geometric, noise
 from dpmf_jax.plans import power_mf as settings
 from dpmf_jax.plans.power_mf import PowerMFConfig
-from dpmf_jax.rows import Data, Rows
+from dpmf_jax.rows import Data
+from dpmf_jax.systems.power_mf_sums import (
+  Pair,
+  State,
+  Sums,
+  labels,
+  noisy_pair,
+  noisy_sums,
+  row_noise,
+  with_number,
+)
 from dpmf_jax.systems.row_factors import (
   balanced,
   second_moment,
@@ -55,120 +62,6 @@ from dpmf_jax.systems.row_factors import (
 from dpmf_jax.systems.row_means import Means, shrunk_means
 from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Fit, Release, System
-
-
-class Pair(NamedTuple):
-  """Noisy counts and sums of rows, in quarters, and variances of the noise."""
-
-  number: jax.Array  # [R]
-  total: jax.Array  # [R]
-  count_variance: jax.Array  # []
-  total_variance: jax.Array  # []
-
-
-class Sums(NamedTuple):
-  """Noisy sums of items that several steps have asked for."""
-
-  total: jax.Array  # [I], weighted by precision
-  precision: jax.Array  # [] of the noise
-
-
-class State(NamedTuple):
-  """All of it is computed from noisy sums."""
-
-  factors: Factors  # [U, D], [I, D]
-  user: Means  # biases and counts
-  item: Means  # means, from the middle of the scale, and counts
-  known: Means  # the same, by all that was asked for of items
-  prior: jax.Array  # [D, D] covariance of users' vectors
-  # Of items, where these are asked for instead of factors.
-  counted: Sums  # ratings
-  left: Sums  # what the means leave of them, clipped
-  pair: Pair  # what `item` is made of, from the middle of the scale
-  ratings: jax.Array  # int32, how many; 0 before they are asked for
-  done: jax.Array  # int32, steps so far
-  hyper: Any  # `traced`
-
-
-def _label(rows: Rows, state: State, column_mean, row_mean=None) -> jax.Array:
-  """What the means leave of each rating, [C, S, L], in quarters.
-
-  Privacy: of a rating, its own value and means alone, elementwise.
-  """
-  hyper = state.hyper
-  middle = (hyper.low + hyper.high) / 2
-  label = (jnp.clip(rows.value, hyper.low, hyper.high) - middle) / hyper.quarter
-  if column_mean is not None:
-    label = label - take(column_mean, rows.column)
-  if row_mean is not None:
-    label = label - take(row_mean, rows.row)[..., None]
-  return label
-
-
-def noisy_pair(key, state: State, rows: Rows, others: int, label, how):
-  """Noisy counts and sums of rows, a `Pair` for `shrunk_means`.
-
-  Privacy: `normal.lattice_equations` with factors that are all 1 has exact
-  sums; one rating moves (count_scale * count, sum) of its row by at most
-  `pair_sensitivity`, and no other row.
-  """
-  pure, shift = how
-  hyper, shape = state.hyper, (rows.num_rows, 2)
-  counts = normal.lattice_equations(
-    rows,
-    jnp.ones((others, 1)),
-    label,
-    clip_norm=1.0,
-    label_bound=settings.LABEL_BOUND,
-    shift=shift,
-  )
-  if pure:
-    draws = laplace.l2_laplace(key, shape, rows.mesh)
-  else:
-    (draws,) = noise.draws(key, [shape], rows.mesh)
-  # Those of means alone are the last.
-  place = -1 if pure else state.done - hyper.before
-  of_count, of_total = (_at(own, place) for own in (hyper.counts, hyper.totals))
-  column = lambda k: noise.Draws(*(part[:, k] for part in draws))
-  count = of_count.add(counts.matrix[:, 0], column(0))
-  total = of_total.add(counts.vector[:, 0], column(1))
-  # Of a coordinate of L2-Laplace noise in two dimensions, or of Gaussian.
-  variance = jnp.square(of_total.std) * (3.0 if pure else 1.0)
-  return Pair(count, total, variance / jnp.square(hyper.count_scale), variance)
-
-
-def noisy_sums(key, state: State, rows: Rows, label, own, other):
-  """Noisy sums [R, D] of (prediction - label) times `other`, over ratings.
-
-  Args:
-    own: factors of the rows, for predictions.
-    other: factors of the other side, shortened to norm 1.
-
-  Privacy: given both sides' factors, which earlier releases gave, one rating
-  moves the exact sum of its row by at most `row_sensitivity`, and no other.
-  """
-  hyper = state.hyper
-  sums = lattice.row_gradient(
-    dataclasses.replace(rows, value=label),
-    lattice.columns(own, jnp.float32(1)),
-    lattice.columns(other, jnp.float32(1)),
-    offset=jnp.float32(0),
-    low=jnp.float32(-np.inf),
-    high=jnp.float32(np.inf),
-    residual_bound=hyper.residual_bound,
-    shift=hyper.lattice_shift,
-  )
-  (draws,) = noise.draws(key, [sums.shape], rows.mesh)
-  return _row_noise(state).add(sums, draws)
-
-
-def _row_noise(state: State) -> noise.LatticeNoise:
-  """Of sums of factors, which are asked for after counts and sums."""
-  return _at(state.hyper.rows, state.done - state.hyper.before - 2)
-
-
-def _at(table: noise.LatticeNoise, step: jax.Array | int) -> noise.LatticeNoise:
-  return jax.tree.map(lambda column: column[step], table)
 
 
 def _rows(state: State, noisy, own, other, counts):
@@ -188,26 +81,16 @@ def _rows(state: State, noisy, own, other, counts):
     counts[0],
     moment,
     error=hyper.error_variance,
-    variance=jnp.square(_row_noise(state).std),
+    variance=jnp.square(row_noise(state).std),
     bound=hyper.residual_bound,
     kept=gain,
   )
   return (1 - gain) * own + gain * found, prior
 
 
-def _number(key, state: State, data: Data) -> State:
-  """How many ratings there are, noisy.
-
-  Privacy: one rating moves the exact integer by 1; see `geometric_noise`.
-  """
-  exact = jnp.sum(data.by_user.length, dtype=jnp.int32)
-  noisy = exact + geometric.geometric_noise(key, state.hyper.coins)
-  return state._replace(ratings=noisy)
-
-
 def _item_means(key, state: State, data: Data, how) -> State:
   rows, users = data.by_item, data.by_user.num_rows
-  label = _label(rows, state, None)
+  label = labels(rows, state, None)
   pair = noisy_pair(key, state, rows, users, label, how)
   item = shrunk_means(**pair._asdict(), most=users)
   return state._replace(item=item, known=item, pair=pair)
@@ -221,7 +104,7 @@ def _item_means_alone(key, state: State, data: Data, shift: int) -> State:
 
 def _user_biases(key, state: State, data: Data, how) -> State:
   rows, items = data.by_user, data.by_item.num_rows
-  label = _label(rows, state, state.item.mean)
+  label = labels(rows, state, state.item.mean)
   pair = noisy_pair(key, state, rows, items, label, how)
   return state._replace(user=shrunk_means(**pair._asdict(), most=items))
 
@@ -233,7 +116,7 @@ def _user_factors(key, state: State, data: Data) -> State:
     item, counts[1], quantile=hyper.item_quantile, power=hyper.gauge_power
   )
   user = user @ back
-  label = _label(data.by_user, state, state.item.mean, state.user.mean)
+  label = labels(data.by_user, state, state.item.mean, state.user.mean)
   noisy = noisy_sums(key, state, data.by_user, label, user, item)
   user, prior = _rows(state, noisy, user, item, counts)
   # The first item factors are random and no part of the model.
@@ -248,7 +131,7 @@ def _item_factors(key, state: State, data: Data) -> State:
     user, counts[1], quantile=hyper.user_quantile, power=hyper.gauge_power
   )
   item = item @ back
-  label = _label(data.by_item, state, state.user.mean, state.item.mean)
+  label = labels(data.by_item, state, state.user.mean, state.item.mean)
   noisy = noisy_sums(key, state, data.by_item, label, item, user)
   item, _ = _rows(state, noisy, item, user, counts)
   prior = there.T @ state.prior @ there
@@ -305,11 +188,11 @@ def _item_sums(key, state: State, data: Data) -> State:
   hyper = state.hyper
   counts = (state.done - hyper.before) % 2 == 0
   user, item = (jnp.zeros_like(rows) for rows in state.factors)
-  label = _label(data.by_item, state, state.user.mean, state.item.mean)
+  label = labels(data.by_item, state, state.user.mean, state.item.mean)
   label = jnp.where(counts, -2 * hyper.residual_bound, label)
   one = user.at[:, 0].set(1.0)
   noisy = noisy_sums(key, state, data.by_item, label, item, one)[:, 0]
-  weight = 1 / jnp.square(_row_noise(state).std)
+  weight = 1 / jnp.square(row_noise(state).std)
 
   def with_more(sums: Sums, asked: jax.Array, unit: jax.Array) -> Sums:
     own = jnp.where(asked, weight * unit * unit, 0.0)
@@ -365,7 +248,7 @@ def _step(pure: bool, decides: bool, shift: int):
   if decides:
     alone = lambda key, state, data: _item_means_alone(key, state, data, shift)
     instead = [alone, *[_nothing] * 3]
-    phases = [_number] + [
+    phases = [with_number] + [
       functools.partial(_unless_few, step, few)
       for step, few in zip(phases, instead, strict=True)
     ]

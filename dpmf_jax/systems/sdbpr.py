@@ -30,7 +30,7 @@ from dpmf_jax.plans.sdbpr import SDBPRConfig, Sign, plan
 from dpmf_jax.plans.sdcf import Average
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.sdcf import rounds as sdcf
-from dpmf_jax.systems.sdcf import sgld
+from dpmf_jax.systems.sdcf import sgld, starting
 from dpmf_jax.systems.sdcf.client_blocks import Profile, over_clients
 from dpmf_jax.systems.sdcf.client_errors import selection
 from dpmf_jax.systems.sdcf.types import (
@@ -181,9 +181,9 @@ def sdbpr(config: SDBPRConfig) -> System:
     factors = Factors(
       side(user_key, data.by_user), side(item_key, data.by_item)
     )
-    begun = sdcf.open_start(ridge_key, data, factors, config)
+    begun = starting.open_start(ridge_key, data, factors, config)
     if config.variant == 'paper':
-      return sdcf.start(bits_key, begun, data, config)
+      return starting.start(bits_key, begun, data, config)
     return begun
 
   step = OpenRounds(optimizer, config.average)

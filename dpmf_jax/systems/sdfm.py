@@ -24,7 +24,7 @@ from dpmf_jax.plans.sdcf import Average
 from dpmf_jax.plans.sdfm import SDFMConfig, plan
 from dpmf_jax.ratings.attributes import Attributes
 from dpmf_jax.rows import Data
-from dpmf_jax.systems.sdcf import fm, sgld
+from dpmf_jax.systems.sdcf import fm, sgld, starting
 from dpmf_jax.systems.sdcf import rounds as sdcf
 from dpmf_jax.systems.sdcf.client_blocks import Profile, over_clients
 from dpmf_jax.systems.sdcf.client_errors import selection, sent_errors
@@ -85,12 +85,7 @@ def shared_langevin(
 
 
 def client_round(
-  key: jax.Array,
-  client: Client,
-  own: Profile,
-  public: Public,
-  *,
-  capacity: int,
+  key: jax.Array, client: Client, own: Profile, public: Public, *, capacity: int
 ) -> tuple[Client, Contribution]:
   """One client after a round, and what it tells in it; see `client_report`.
 
@@ -284,11 +279,11 @@ def sdfm(config: SDFMConfig) -> System:
     features = features_of(config.attributes, data)
     counts = (each.shape[1] for each in features)
     shared = fm.no_weights(*counts, width=config.rank + 1)
-    state: Any = sdcf.open_start(
+    state: Any = starting.open_start(
       keys.ridges, data, factors, config, shared=shared, features=features
     )
     if config.variant == 'paper':
-      state = sdcf.start(keys.bits, state, data, config)
+      state = starting.start(keys.bits, state, data, config)
     # Ridges of the linear weights come after those of the vectors.
     langevin = state.hyper.langevin
     weight = (config.ridge * langevin.likelihood)[None]

@@ -17,7 +17,7 @@ from dpmf_jax.plans.sdmf import SDMFConfig, plan
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.sdcf import messages as sdcf_messages
 from dpmf_jax.systems.sdcf import rounds as sdcf
-from dpmf_jax.systems.sdcf import sgld
+from dpmf_jax.systems.sdcf import sgld, starting
 from dpmf_jax.systems.sdcf.client_blocks import Profile
 from dpmf_jax.systems.sdcf.client_errors import selection, sent_errors
 from dpmf_jax.systems.sdcf.types import Client, Contribution, Public, State
@@ -25,12 +25,7 @@ from dpmf_jax.types import System
 
 
 def client_round(
-  key: jax.Array,
-  client: Client,
-  own: Profile,
-  public: Public,
-  *,
-  capacity: int,
+  key: jax.Array, client: Client, own: Profile, public: Public, *, capacity: int
 ) -> tuple[Client, Contribution]:
   """One client after a round, and what it tells in it; see `client_report`.
 
@@ -70,8 +65,8 @@ def sdmf(config: SDMFConfig) -> System:
     keys = sgld.start_keys(key)
     sizes = data.by_user.num_rows, data.by_item.num_rows
     factors = sgld.uniform_factors(keys.factors, sizes, config)
-    begun = sdcf.open_start(keys.ridges, data, factors, config)
-    return sdcf.start(keys.bits, begun, data, config)
+    begun = starting.open_start(keys.ridges, data, factors, config)
+    return starting.start(keys.bits, begun, data, config)
 
   return System(
     init=init,

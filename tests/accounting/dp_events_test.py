@@ -8,11 +8,8 @@ from dp_accounting.rdp import RdpAccountant
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import (
-  ClaimedPure,
   Gaussian,
-  L2Laplace,
   Laplace,
-  Pure,
   RandomizedResponse,
   SubsampledGaussian,
   compose,
@@ -109,7 +106,9 @@ def test_noise_that_ends_is_converted_as_exact_noise():
   assert accounting.epsilon(event, 1e-6) == pytest.approx(theirs, rel=1e-4)
 
 
-@pytest.mark.parametrize('event', [L2Laplace(3.0), Pure(1.0)])
+@pytest.mark.parametrize(
+  'event', [accounting.L2Laplace(3.0), accounting.Pure(1.0)]
+)
 def test_events_without_a_counterpart_there(event):
   with pytest.raises(ValueError, match='has no counterpart in dp-accounting'):
     to_dp_event(compose(Gaussian(2.0), event))
@@ -117,7 +116,7 @@ def test_events_without_a_counterpart_there(event):
 
 def test_a_claim_is_not_converted():
   with pytest.raises(ValueError, match='a claim cannot be part of a proof'):
-    to_dp_event(ClaimedPure(1.0))
+    to_dp_event(accounting.ClaimedPure(1.0))
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,7 @@ from dpmf_jax.accounting import (
   Composed,
   Either,
   Gaussian,
-  L2Laplace,
-  Laplace,
   Pure,
-  RandomizedResponse,
-  SubsampledGaussian,
   encoding,
   events,
   filters,
@@ -29,7 +25,10 @@ from dpmf_jax.types import Tails
 
 DELTA = 1e-6
 # Both are about (1, 1e-6).
-BRANCHES = Gaussian(4.23, uncovered=1e-12), L2Laplace(1.0, 1, 2, 1e-11)
+BRANCHES = (
+  Gaussian(4.23, uncovered=1e-12),
+  accounting.L2Laplace(1.0, 1, 2, 1e-11),
+)
 RUN = Composed((Pure(0.002, 1, 1e-17), Either(BRANCHES)))
 
 
@@ -96,7 +95,7 @@ def best_choice(first_loss, first_chance, branches, epsilon):
 @pytest.mark.parametrize('epsilon', [0.2, 0.8, 1.1])
 def test_no_choice_by_a_response_has_more(epsilon):
   branches = Gaussian(2.0), Pure(1.0)
-  event = Composed((RandomizedResponse(0.3), Either(branches)))
+  event = Composed((accounting.RandomizedResponse(0.3), Either(branches)))
   kept = special.expit(0.3)
   found = best_choice(
     np.array([0.3, -0.3]), np.array([kept, 1 - kept]), branches, epsilon
@@ -126,7 +125,7 @@ def test_no_choice_by_a_gaussian_loss_has_more(epsilon):
 @given(st.floats(0.5, 20), st.floats(0.5, 20), st.integers(1, 4))
 def test_it_grows_with_choices_and_falls_with_noise(noise, scale, count):
   def of(more, times=count):
-    pair = Gaussian(noise * more), L2Laplace(scale * more, 1, 2)
+    pair = Gaussian(noise * more), accounting.L2Laplace(scale * more, 1, 2)
     event = Composed((Pure(0.01), Either(pair, times)))
     return accounting.epsilon(event, DELTA)
 
@@ -136,7 +135,7 @@ def test_it_grows_with_choices_and_falls_with_noise(noise, scale, count):
 
 
 def test_several_share_delta_between_them():
-  two = Composed((RUN, RUN, Gaussian(10.0), Laplace(20.0)))
+  two = Composed((RUN, RUN, Gaussian(10.0), accounting.Laplace(20.0)))
   exact = accounting.exact_noise(two)
   third = DELTA / 3
   each = max(
@@ -154,7 +153,7 @@ def test_several_share_delta_between_them():
 
 
 def test_pure_ones_have_an_epsilon_at_delta_zero():
-  event = Composed((Pure(0.1), Either((Pure(1.0), Laplace(2.0)))))
+  event = Composed((Pure(0.1), Either((Pure(1.0), accounting.Laplace(2.0)))))
   assert accounting.epsilon(event, 0.0) == pytest.approx(1.1)
   with pytest.raises(ValueError, match=r'delta must be in \(0, 1\)'):
     accounting.epsilon(accounting.exact_noise(RUN), 0.0)
@@ -187,7 +186,7 @@ def test_it_is_written_down_and_read_back():
   [
     ((), 'at least one'),
     ((accounting.ClaimedPure(1.0),), 'a claim cannot be part'),
-    ((SubsampledGaussian(1.0, 0.1),), 'must be Gaussian or pure'),
+    ((accounting.SubsampledGaussian(1.0, 0.1),), 'must be Gaussian or pure'),
     ((Either(BRANCHES),), 'must be Gaussian or pure'),
     ((1.0,), 'must be an Event'),
   ],

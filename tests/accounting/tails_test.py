@@ -179,8 +179,8 @@ def test_learned_features_are_accounted_at_what_the_ends_leave(
     steps=8,
   )
   moved = gaussian_mf.sensitivity(learning)
-  drawn = accounting.joint_noise_multiplier(
-    *(std / moved for std in gaussian_mf.plan(learning).noise.values())
+  drawn = 1 / math.hypot(
+    *(moved / std for std in gaussian_mf.plan(learning).noise.values())
   )
   dimension = rank * (rank + 1) // 2 + rank
   rest = (1 - share) * epsilon

@@ -16,7 +16,7 @@ from dpmf_jax.ratings.table import DataError, from_arrays, with_public_ids
 from dpmf_jax.ratings.writing import write
 from dpmf_jax.rows import training_data
 from dpmf_jax.runs import folders
-from dpmf_jax.serving import models
+from dpmf_jax.serving import models, recommendations
 from dpmf_jax.systems import build
 from dpmf_jax.training import fit
 
@@ -155,7 +155,7 @@ def test_users_who_might_be_there_are_not_served(table, tmp_path):
   published('dpals', ratings, tmp_path)
   model = models.load_model(tmp_path)
   assert len(model.user_ids) == len(model.user_factors) == 21
-  found = models.recommend(model, None, k=2)
+  found = recommendations.recommend(model, None, k=2)
   assert {row.user for row in found} == set(ratings.user_ids.tolist())
 
 

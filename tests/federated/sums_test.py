@@ -50,7 +50,7 @@ from dpmf_jax.federated.sums_protocol import own_sums
 from dpmf_jax.plans.untrusted_pmf import rating_loss
 from dpmf_jax.ratings.table import from_arrays, with_public_ids
 from dpmf_jax.rows import training_data
-from dpmf_jax.serving import models
+from dpmf_jax.serving import models, recommendations
 from dpmf_jax.serving.folding import fold_in
 from dpmf_jax.systems.untrusted_pmf import untrusted_pmf
 
@@ -344,7 +344,7 @@ def test_what_is_published_serves_anybody(sums, tmp_path):
     atol=1e-6,
   )
   assert model.offset == want.offset
-  assert len(models.recommend(folded, 'me', k=3)) == 3
+  assert len(recommendations.recommend(folded, 'me', k=3)) == 3
 
 
 # Envelopes.

@@ -9,7 +9,7 @@ import pytest
 from certified import make
 
 from dpmf_jax import accounting
-from dpmf_jax.accounting import ledger
+from dpmf_jax.accounting import ledger, ledger_costs
 from dpmf_jax.plans import SPECS, config_of
 
 PAPER = (
@@ -319,6 +319,7 @@ def test_table_over_epsilons():
     ('randomized_response', '--steps=40 --epsilon_per_release=0.1'),
     ('laplace', '--steps=3 --noise_multiplier=9 --delta=0'),
     ('gaussian_mf', f'{PAPER} --plot_by=delta'),
+    ('power_mf', '--epsilon=1'),
     ('power_mf', '--epsilon=1 --plot_by=delta'),
     ('sdmf', '--variant=paper --epsilon_instant=1 --plot_by=delta'),
   ],
@@ -427,8 +428,8 @@ def test_a_ledger_as_text_and_as_a_page(tmp_path):
     'data set   mine, unit rating, relation replace\n',
     'budget     epsilon 3 at delta 1e-6\n',
     'releases   2\n',
-    f'spent      epsilon {ledger.shown(stated["counted_epsilon"])}\n',
-    f'left       {ledger.what_fits(stated["left_epsilon"])}\n',
+    f'spent      epsilon {ledger_costs.shown(stated["counted_epsilon"])}\n',
+    f'left       {ledger_costs.what_fits(stated["left_epsilon"])}\n',
     'holds      if later runs are chosen after seeing earlier ones, what holds',
     f'last hash  {head}\n',
     '  power_mf  sound    0.4442   /runs/1\n',

@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from dpmf_jax import systems
+from dpmf_jax import accounting, systems
 from dpmf_jax.mechanisms.noise import lattice_noise
 from dpmf_jax.plans import SPECS, config_of
 from dpmf_jax.plans.settings import settings_of
@@ -98,6 +98,23 @@ def test_steps_and_guarantee_are_those_of_the_plan(name):
   for steps in (-1, plan.steps + 1):
     with pytest.raises(ValueError, match='must be in'):
       plan.epsilon(steps, 1e-5)
+
+
+@pytest.mark.parametrize('name', list(SPECS))
+def test_what_steps_spend_grows_to_what_is_stated(name):
+  variant = next(iter(SPECS[name].variants))
+  plan = SPECS[name].plan(made(name, variant))
+  counts = [0, *sorted({1, plan.steps // 2 or 1, plan.steps})]
+  spent = [plan.epsilon(steps, 1e-5) for steps in counts]
+  if plan.guarantee.event is None:
+    assert set(spent) == {plan.spent(1)} == {None}
+    return
+  assert spent == sorted(spent)
+  assert spent[0] == 0
+  assert spent[1:] == [
+    accounting.epsilon(plan.spent(steps), 1e-5) for steps in counts[1:]
+  ]
+  assert plan.spent(plan.steps) == plan.guarantee.event
 
 
 @pytest.mark.parametrize('name', ['gaussian_mf', 'nonprivate'])

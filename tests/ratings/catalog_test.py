@@ -10,7 +10,7 @@ import pytest
 
 from dpmf_jax import files
 from dpmf_jax.ratings import catalog, sources
-from dpmf_jax.ratings.table import DataError, from_arrays
+from dpmf_jax.ratings.table import DataError
 
 SIZES = {
   'ml-100k': (943, 1682, 100000),
@@ -225,28 +225,3 @@ def test_the_real_wheel_gives_the_real_ratings(tmp_path, monkeypatch):
   ]
   assert ratings.titles['50'] == 'Star Wars (1977)'
   assert all(str(item) in ratings.titles for item in ratings.item_ids)
-
-
-def test_paper_slice_follows_its_order():
-  # User 1 rates items 1-4, user 2 items 1-3, user 3 item 4 only.
-  users, items = [1, 1, 1, 1, 2, 2, 2, 3], [1, 2, 3, 4, 1, 2, 3, 4]
-  table = from_arrays(users, items, np.arange(8) / 2 + 1, scale=(1, 5))
-  part = catalog.paper_slice(table, min_user=1, max_user=9, min_item=1)
-  # Without user 3, item 4 has one rating left and goes as well.
-  np.testing.assert_array_equal(part.user_ids, [1, 2])
-  np.testing.assert_array_equal(part.item_ids, [1, 2, 3])
-  assert len(part) == 6
-  part = catalog.paper_slice(table, min_user=1, max_user=4, min_item=0)
-  np.testing.assert_array_equal(part.user_ids, [2])
-  with pytest.raises(DataError, match='widen the slice'):
-    catalog.paper_slice(table)
-
-
-def test_paper_slice_of_the_real_anime(data_dir):
-  ratings = catalog.load('anime-slice', data_dir=data_dir, quiet=True)
-  part = catalog.paper_slice(ratings)
-  per_user = np.bincount(ratings.user)
-  kept = np.isin(ratings.user_ids, part.user_ids)
-  assert per_user[kept].min() > 200
-  assert per_user[kept].max() < 2500
-  assert np.bincount(part.item).min() > 100

@@ -16,6 +16,10 @@ from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.ratings.table import DataError, from_arrays
 
 
+def from_user_file(ratings, path):
+  return s.from_user_table(ratings, s.read_users(path), path)
+
+
 @pytest.fixture(scope='module')
 def many():
   return synthetic(num_users=600, num_items=370, num_ratings=60_000, seed=0)
@@ -183,7 +187,7 @@ def test_ids_are_compared_as_text(tmp_path):
   found = s.from_column(ratings, write(tmp_path, text), 'level')
   assert found.epsilon.tolist() == [0.5]
   users = write(tmp_path, '7,0.5\nx,2\n', 'users.csv')
-  assert s.from_user_file(ratings, users).epsilon.tolist() == [0.5]
+  assert from_user_file(ratings, users).epsilon.tolist() == [0.5]
 
 
 @pytest.mark.parametrize('format', ['csv', 'tsv', 'inter'])
@@ -224,7 +228,7 @@ def test_wrong_columns_are_located(tmp_path, text, message):
    'who,Epsilon\n"a",0.5\n"b",2\n', 'userId;budget\nb;2\na;0.5\n'],
 )  # fmt: skip
 def test_epsilons_from_a_file_of_users(tmp_path, text):
-  found = s.from_user_file(table(), write(tmp_path, text, 'users.csv'))
+  found = from_user_file(table(), write(tmp_path, text, 'users.csv'))
   assert by_ids(found) == {('a', 1): 0.5, ('a', 2): 0.5, ('b', 2): 2.0}
 
 
@@ -245,7 +249,7 @@ def test_epsilons_from_a_file_of_users(tmp_path, text):
 def test_wrong_files_of_users_are_located(tmp_path, text, message):
   path = write(tmp_path, text, 'users.csv')
   with pytest.raises(DataError, match=message):
-    s.from_user_file(table(), path)
+    from_user_file(table(), path)
 
 
 @pytest.mark.parametrize(

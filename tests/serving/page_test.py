@@ -18,7 +18,7 @@ from certified import make
 from dpmf_jax import training
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.rows import training_data
-from dpmf_jax.serving import folding, models, page
+from dpmf_jax.serving import folding, models, page, recommendations
 from dpmf_jax.types import Counted, Fit, Sum
 
 CERTIFICATE = make()[1]
@@ -259,7 +259,7 @@ def test_scores_and_reasons_are_those_of_python(kind, shown):
   model, certificate = model_of(150, 33, stars=True), CERTIFICATE
   if kind != 'drawn':
     model, certificate = trained(kind)
-  assert not models.one_order(model.item_factors)
+  assert not recommendations.one_order(model.item_factors)
   total = len(model.item_ids)
   browser = shown(model, certificate, k=total)
   own = {str(model.item_ids[i]): r for i, r in ((7, 5), (2, 1), (30, 4))}
@@ -269,7 +269,7 @@ def test_scores_and_reasons_are_those_of_python(kind, shown):
     choose(browser, item, rating)
   found = listed(browser)
   mine = folding.fold_in(model, {'me': own})
-  wanted = models.recommend(mine, 'me', total, why=3)
+  wanted = recommendations.recommend(mine, 'me', total, why=3)
   assert {name for name, *_ in found} == {str(row.item) for row in wanted}
   assert not set(own) & {name for name, *_ in found}
   size = 4 if kind != 'ranking' else max(abs(row.score) for row in wanted)

@@ -15,7 +15,15 @@ from dpmf_jax.ratings.catalog import load
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.table import from_arrays
 from dpmf_jax.rows import training_data
-from dpmf_jax.serving import folding, models, scoring
+from dpmf_jax.serving import folding, models, reasons, scoring
+from dpmf_jax.serving.recommendations import (
+  listing,
+  one_order,
+  predict,
+  recommend,
+  similar_items,
+  top_items,
+)
 from dpmf_jax.systems import build
 from dpmf_jax.training import fit
 from dpmf_jax.types import Counted, Factors, Fit, Release, Sum
@@ -48,7 +56,7 @@ def model(ratings):
 
 
 def test_seen_items_are_left_out_and_ids_are_the_users_own(model):
-  found = models.recommend(model, ['bob', 'ann'], 5)
+  found = recommend(model, ['bob', 'ann'], 5)
   assert [(r.user, r.item, r.rank) for r in found] == [
     ('bob', 30, 1),
     ('bob', 20, 2),
@@ -60,23 +68,23 @@ def test_seen_items_are_left_out_and_ids_are_the_users_own(model):
 
 
 def test_all_items_where_seen_ones_are_wanted(model):
-  found = models.recommend(model, ['ann'], 2, filter_seen=False)
+  found = recommend(model, ['ann'], 2, filter_seen=False)
   assert [(r.item, r.score) for r in found] == [(20, 5.0), (10, 4.0)]
 
 
 def test_predictions_are_cut_off_at_the_scale_but_lists_are_not(model):
   far = model._replace(item_factors=10 * model.item_factors)
-  found = models.recommend(far, ['ann'], 3, filter_seen=False)
+  found = recommend(far, ['ann'], 3, filter_seen=False)
   assert [r.item for r in found] == [20, 10, 30]
   assert [r.score for r in found] == [23.0, 13.0, 8.0]
-  np.testing.assert_array_equal(models.predict(far, 'ann', [20, 10, 30]), 5)
+  np.testing.assert_array_equal(predict(far, 'ann', [20, 10, 30]), 5)
 
 
 def test_items_that_few_people_rated_are_not_on_top(model):
   known = model._replace(number=np.float32([300, 3, 30]))
-  before = models.recommend(model, 'ann', filter_seen=False)
+  before = recommend(model, 'ann', filter_seen=False)
   assert [r.item for r in before] == [20, 10, 30]
-  found = models.recommend(known, 'ann', filter_seen=False)
+  found = recommend(known, 'ann', filter_seen=False)
   assert [r.item for r in found] == [10, 30, 20]
   # From a quarter below the scale, 0: halves at 4 means, 444 ratings.
   share = lambda n: n / (n + 444) * 744 / 300
@@ -84,8 +92,8 @@ def test_items_that_few_people_rated_are_not_on_top(model):
     [r.score for r in found], [4, 3.5 * share(30), 5 * share(3)], rtol=1e-5
   )
   np.testing.assert_array_equal(
-    models.predict(known, 'ann', [10, 20]),
-    models.predict(model, 'ann', [10, 20]),
+    predict(known, 'ann', [10, 20]),
+    predict(model, 'ann', [10, 20]),
   )
 
 
@@ -104,13 +112,13 @@ def test_numbers_of_ratings_are_in_the_model_file(tmp_path, ratings):
 
 def test_a_single_number_of_each_item_is_one_order(model):
   items = np.c_[model.item_factors, np.ones(3), np.zeros(3)]
-  assert models.one_order(items)
+  assert one_order(items)
   items[1, 2] = 1e-3
-  assert not models.one_order(items)
+  assert not one_order(items)
 
 
 def test_ties_go_to_the_first_item(model):
-  found = models.recommend(model, ['cleo'], 3, filter_seen=False)
+  found = recommend(model, ['cleo'], 3, filter_seen=False)
   assert [r.item for r in found] == [10, 20, 30]
 
 
@@ -129,7 +137,7 @@ def test_blocks_agree_with_one_user_at_a_time():
     models.seen_matrix(*np.nonzero(pairs), (users, items)),
     True,
   )
-  chosen, _ = models.top_items(model, np.arange(users), 5)
+  chosen, _ = top_items(model, np.arange(users), 5)
   scores = np.where(pairs, -np.inf, model.user_factors @ model.item_factors.T)
   for user in range(0, users, 97):
     want = np.argsort(-scores[user], kind='stable')[:5]
@@ -138,11 +146,11 @@ def test_blocks_agree_with_one_user_at_a_time():
 
 def test_unknown_users_and_wrong_k_are_named(model):
   with pytest.raises(ValueError, match="user 'dan' is not in the model"):
-    models.recommend(model, ['dan'])
+    recommend(model, ['dan'])
   with pytest.raises(ValueError, match='k=0 must be at least 1'):
-    models.recommend(model, ['ann'], 0)
+    recommend(model, ['ann'], 0)
   with pytest.raises(ValueError, match='filter_seen=False'):
-    models.recommend(model._replace(seen=None), ['ann'])
+    recommend(model._replace(seen=None), ['ann'])
 
 
 def test_it_prints_in_a_line(model):
@@ -152,17 +160,17 @@ def test_it_prints_in_a_line(model):
 @pytest.mark.parametrize('k', [2.5, '3', True, None, ['ann']])
 def test_k_is_an_integer(model, k):
   with pytest.raises(ValueError, match=r'^k=.* must be an integer$'):
-    models.recommend(model, ['ann'], k)
+    recommend(model, ['ann'], k)
   with pytest.raises(ValueError, match=r'^k=.* must be an integer$'):
-    models.top_items(model, np.array([0]), k)
+    top_items(model, np.array([0]), k)
 
 
 @pytest.mark.parametrize(
   'call',
   [
-    lambda model: models.recommend(model, 'ann'),
-    lambda model: models.predict(model, 'ann', 10),
-    lambda model: models.similar_items(model, 10),
+    lambda model: recommend(model, 'ann'),
+    lambda model: predict(model, 'ann', 10),
+    lambda model: similar_items(model, 10),
     lambda model: folding.fold_in(model, {'me': {10: 5}}),
   ],
 )
@@ -182,42 +190,40 @@ def test_what_is_no_model_says_how_to_get_one(call, model):
 )
 def test_an_id_is_one_id_however_it_is_given(model, users):
   model = model._replace(user_ids=np.array([1, 2, 12]))
-  found = models.recommend(model, users, 1)
+  found = recommend(model, users, 1)
   assert [r.user for r in found] == [12]
 
 
 def test_several_ids(model):
   model = model._replace(user_ids=np.array([1, 2, 12]))
   for users in ([12, 1], ['12', 1], pd.Series([12, 1]), np.array(['12', '1'])):
-    assert [r.user for r in models.recommend(model, users, 1)] == [12, 1]
-  assert models.recommend(model, []) == []
+    assert [r.user for r in recommend(model, users, 1)] == [12, 1]
+  assert recommend(model, []) == []
   for users in (1.0, [1.5], True, {1, 2}):
     with pytest.raises(ValueError, match='integer'):
-      models.recommend(model, users)
+      recommend(model, users)
 
 
 def test_lists_as_a_table(model):
-  found = models.recommend(model, 'bob')
+  found = recommend(model, 'bob')
   frame = pd.DataFrame(found)
   assert list(frame) == ['user', 'item', 'score', 'rank', 'title', 'why']
   assert frame['item'].tolist() == [30, 20]
 
 
 def test_predictions_by_ids(model):
-  assert models.predict(model, 'ann', 30) == pytest.approx(3.5)
-  np.testing.assert_allclose(models.predict(model, 'ann', ['10', 20]), [4, 5])
-  np.testing.assert_allclose(
-    models.predict(model, ['ann', 'bob'], [10, 30]), [4, 2.5]
-  )
+  assert predict(model, 'ann', 30) == pytest.approx(3.5)
+  np.testing.assert_allclose(predict(model, 'ann', ['10', 20]), [4, 5])
+  np.testing.assert_allclose(predict(model, ['ann', 'bob'], [10, 30]), [4, 2.5])
   users = np.array(['ann', 'bob'])[:, None]
-  table = models.predict(model, users, model.item_ids)
+  table = predict(model, users, model.item_ids)
   np.testing.assert_allclose(table, [[4, 5, 3.5], [2, 1, 2.5]])
   with pytest.raises(ValueError, match="item '99' is not in the model"):
-    models.predict(model, 'ann', 99)
+    predict(model, 'ann', 99)
   with pytest.raises(ValueError, match=r'shape \(2,\) and .* \(3,\) do not'):
-    models.predict(model, ['ann', 'bob'], [10, 20, 30])
+    predict(model, ['ann', 'bob'], [10, 20, 30])
   with pytest.raises(ValueError, match=r'fold_in\(model, ratings\)'):
-    models.predict(model._replace(user_factors=None), 'ann', 10)
+    predict(model._replace(user_factors=None), 'ann', 10)
 
 
 def test_new_users_in_any_form(model):
@@ -231,7 +237,7 @@ def test_new_users_in_any_form(model):
     found = folding.fold_in(model, given)
     np.testing.assert_array_equal(found.user_factors, want.user_factors)
     np.testing.assert_array_equal(found.user_ids, want.user_ids)
-    assert [r.item for r in models.recommend(found, 'me')] == [30]
+    assert [r.item for r in recommend(found, 'me')] == [30]
   with pytest.raises(ValueError, match=r'user: \{item: rating'):
     folding.fold_in(model, {'50': 5})
 
@@ -261,7 +267,7 @@ def test_ties_at_the_end_of_a_list_go_to_the_first_items(model):
     item_ids=np.arange(10),
     seen=models.seen_matrix([0], [1], (3, 10)),
   )
-  chosen, _ = models.top_items(many, np.array([0, 2]), 4)
+  chosen, _ = top_items(many, np.array([0, 2]), 4)
   np.testing.assert_array_equal(chosen, [[0, 2, 3, 4], [0, 1, 2, 3]])
 
 
@@ -275,7 +281,7 @@ def test_similar_items_are_by_cosine_without_biases(model):
     item_ids=np.array(['a', 'b', 'c', 'd']),
     titles={'b': 'Bee'},
   )
-  found = models.similar_items(model, ['a'], 10)
+  found = similar_items(model, ['a'], 10)
   assert [(r.item, r.similar, r.rank) for r in found] == [
     ('a', 'b', 1),
     ('a', 'c', 2),
@@ -283,13 +289,13 @@ def test_similar_items_are_by_cosine_without_biases(model):
   np.testing.assert_allclose([r.score for r in found], [1, 0.2**0.5], atol=1e-6)
   assert found[0].title == 'Bee'
   # Nothing is known of d.
-  assert [r.item for r in models.similar_items(model, k=1)] == ['a', 'b', 'c']
-  assert models.similar_items(model, 'd') == []
+  assert [r.item for r in similar_items(model, k=1)] == ['a', 'b', 'c']
+  assert similar_items(model, 'd') == []
   # Few people rated b.
   rare = model._replace(number=np.array([900.0, 2, 900, 900], np.float32))
-  assert [r.similar for r in models.similar_items(rare, 'a')] == ['c', 'b']
+  assert [r.similar for r in similar_items(rare, 'a')] == ['c', 'b']
   with pytest.raises(ValueError, match="item 'z' is not in the model"):
-    models.similar_items(model, ['z'])
+    similar_items(model, ['z'])
 
 
 def test_biases_that_were_trained_are_known_from_the_certificate(
@@ -301,17 +307,17 @@ def test_biases_that_were_trained_are_known_from_the_certificate(
   user = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
   proof = make(init='bias')[1]
   published(tmp_path, item, ratings, user=user, certificate=proof)
-  found = models.similar_items(models.load_model(tmp_path), ['10'])
+  found = similar_items(models.load_model(tmp_path), ['10'])
   assert [r.similar for r in found] == [30, 20]
   proof = make(init='unit')[1]
   published(tmp_path, item, ratings, user=user, certificate=proof)
-  found = models.similar_items(models.load_model(tmp_path), ['10'])
+  found = similar_items(models.load_model(tmp_path), ['10'])
   assert [r.similar for r in found] == [20, 30]
 
 
 def test_items_with_one_number_each_are_not_compared(model):
   with pytest.raises(ValueError, match='at most one number each'):
-    models.similar_items(model)
+    similar_items(model)
 
 
 def published(folder, item, ratings, *, user=None, fit=None, certificate=None):
@@ -333,12 +339,12 @@ def test_a_published_folder_has_all_that_new_users_need(tmp_path, ratings):
   assert model.user_factors is None
   assert model.covered
   with pytest.raises(ValueError, match='fold users in by their own ratings'):
-    models.recommend(model, ['ann'], filter_seen=False)
+    recommend(model, ['ann'], filter_seen=False)
   new = from_arrays(['zoe'], ['20'], [5], scale=(1, 5))
   folded = folding.fold_in(model, new)
   # b minimises (3 + 0 + b - 5)^2 + 5 b^2; the first column meets a 0.
   np.testing.assert_allclose(folded.user_factors, [[1, 1 / 3]], rtol=1e-6)
-  found = models.recommend(folded, k=5)
+  found = recommend(folded, k=5)
   assert [(r.user, r.item, r.title) for r in found] == [
     ('zoe', 10, 'Ten'),
     ('zoe', 30, 'Thirty'),
@@ -562,7 +568,7 @@ def explained(small_ratings, fit, number=None):
     number=number,
   )  # fmt: skip
   model = folding.fold_in(model, small_ratings)
-  return model, models.recommend(model, k=3, why=small_ratings.num_items)
+  return model, recommend(model, k=3, why=small_ratings.num_items)
 
 
 REGRESSED = Fit(np.array([0.2, 1, 0, 0.5]), np.array([1.0, np.inf, 0.5, 3]))
@@ -590,15 +596,15 @@ def test_reasons_add_up_to_the_score(small_ratings, kind):
     # Taking an item away takes its part of a sum away.
     own = small_ratings.item_ids[small_ratings.item[mine]].tolist()
     assert set(parts) <= set(own)
-    every = models.own_parts(
+    every = reasons.own_parts(
       place[None], small_ratings.item[mine],
-      models.labels(small_ratings.value[mine], fit),
+      reasons.labels(small_ratings.value[mine], fit),
       item=model.item_factors, offset=3.0, fit=fit,
       row=model.user_factors[user],
     )[0]  # fmt: skip
     score = 3 + every.sum() + model.item_factors[place] @ np.asarray(fit.prior)
     if number is not None:
-      how = models.listing(number, model.scale)
+      how = listing(number, model.scale)
       every = every * how.share[place]
       score = how.floor + how.share[place] * (score - how.floor)
     assert row.score == pytest.approx(score, abs=1e-3)
@@ -611,12 +617,12 @@ def test_reasons_are_known_of_users_who_fitted_themselves(small_ratings):
   model, _ = explained(small_ratings, REGRESSED)
   moved = model._replace(user_factors=model.user_factors + 1)
   with pytest.raises(ValueError, match='why is not known of users of this'):
-    models.recommend(moved, k=1, why=2)
+    recommend(moved, k=1, why=2)
   with pytest.raises(ValueError, match='why needs the ratings of the users'):
-    models.recommend(model._replace(seen=None), k=1, filter_seen=False, why=2)
+    recommend(model._replace(seen=None), k=1, filter_seen=False, why=2)
   for why in (-1, True, 1.5):
     with pytest.raises(ValueError, match=r'^why=.* must be an integer'):
-      models.recommend(model, k=1, why=why)
+      recommend(model, k=1, why=why)
 
 
 def test_a_user_of_whom_nothing_is_known_gets_what_is_popular(model):
@@ -624,12 +630,12 @@ def test_a_user_of_whom_nothing_is_known_gets_what_is_popular(model):
   fit = Sum(np.float32([0.1, 0]), np.ones(3), Counted(1.0, 0.4, 0.15))
   model = model._replace(item_factors=items, fit=fit, offset=0.0)
   cold = folding.fold_in(model, {'me': {}, 'you': {}})
-  found = models.recommend(cold, 'you', why=3)
+  found = recommend(cold, 'you', why=3)
   assert [r.item for r in found] == [20, 30, 10]
   assert [r.why for r in found] == [()] * 3
   both = folding.fold_in(model, {'me': {}, 'you': {10: 5}})
-  assert models.recommend(both, 'me') == models.recommend(cold, 'me')
-  assert [r.item for r in models.recommend(both, 'you')] == [30, 20]
+  assert recommend(both, 'me') == recommend(cold, 'me')
+  assert [r.item for r in recommend(both, 'you')] == [30, 20]
 
 
 def test_a_ranking_is_blended_in_by_ids(model):
@@ -641,7 +647,7 @@ def test_a_ranking_is_blended_in_by_ids(model):
     fit=count,
     offset=0.0,
   )
-  found = models.recommend(model, 'ann', filter_seen=False, blend=ranking)
+  found = recommend(model, 'ann', filter_seen=False, blend=ranking)
   scores = np.array([6.0, 4, 2])  # of ann, who is second there
   want = scores / scores.std() + 0.5 * np.array([1.0, 2, 0.5])
   order = np.argsort(-want)
@@ -653,9 +659,9 @@ def test_a_ranking_is_blended_in_by_ids(model):
     (ranking._replace(user_ids=np.array(['a', 'b', 'c'])), "user 'ann' is not"),
   ):
     with pytest.raises(ValueError, match=words):
-      models.recommend(model, 'ann', blend=other)
+      recommend(model, 'ann', blend=other)
   with pytest.raises(ValueError, match='without blend'):
-    models.recommend(model, 'ann', why=1, blend=ranking)
+    recommend(model, 'ann', why=1, blend=ranking)
 
 
 @pytest.mark.slow
@@ -683,12 +689,12 @@ def test_lists_of_ratings_are_about_as_good_as_popularity(
   # Lists are those that were measured.
   model = models.model_from_release(release, train)
   assert ndcg(model) == ndcg(release)
-  found = models.recommend(model, k=10, why=2)
+  found = recommend(model, k=10, why=2)
   top = {row.item for row in found if row.rank == 1}
   index = models.indices('item', model.item_ids, sorted(top))
   rated = np.bincount(train.item, minlength=train.num_items)
   assert rated[index].min() >= 100
-  assert not models.one_order(model.item_factors)
+  assert not one_order(model.item_factors)
 
 
 @pytest.mark.slow
@@ -703,10 +709,10 @@ def test_private_factors_know_which_films_are_alike(data_dir):
   system, data = build('ranking_mf', config), training_data(ratings)
   state = fit(system, jax.random.key(0), data)
   model = models.model_from_release(system.release(state, data), ratings)
-  like = [row.title for row in models.similar_items(model, '50', 5)]
+  like = [row.title for row in similar_items(model, '50', 5)]
   assert any('Return of the Jedi' in title for title in like)
   new = folding.fold_in(model, {'me': {'50': 5, '181': 5}, 'you': {}})
-  mine, yours = (models.recommend(new, u, why=2) for u in ('me', 'you'))
+  mine, yours = (recommend(new, u, why=2) for u in ('me', 'you'))
   assert {reason.item for row in mine for reason in row.why} == {50, 181}
   popular = np.argsort(-model.item_factors[:, 0], kind='stable')[:10]
   assert [r.item for r in yours] == model.item_ids[popular].tolist()

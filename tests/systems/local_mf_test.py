@@ -79,7 +79,7 @@ def test_answers_are_those_of_each_client_with_a_key_of_its_own():
   clients_key, _ = jax.random.split(jax.random.key(1))
   cells = np.where(table > 0, 1 + (table - 1) * 60, 0).astype(np.uint8)
   for u in range(12):
-    want = system_module.client_answers(
+    want = records.answers(
       jax.random.fold_in(clients_key, u),
       jnp.asarray(cells[u]),
       state.hyper.response,

@@ -13,7 +13,7 @@ from dpmf_jax.ratings.catalog import load
 from dpmf_jax.ratings.specification import with_epsilon
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.rows import device_mesh, training_data
-from dpmf_jax.serving import folding, models
+from dpmf_jax.serving import folding, models, recommendations
 from dpmf_jax.systems import build
 from dpmf_jax.training import fit
 from dpmf_jax.types import Fit, Sum
@@ -147,10 +147,10 @@ def test_nobody_elses_ratings_are_in_a_users_list(run, ratings):
   release = next(iter(on_devices(system, state, ratings)))
   model = models.model_from_release(release, ratings)
   everybody = np.arange(ratings.num_users)
-  items, scores = models.top_items(model, everybody, ratings.num_items)
+  items, scores = recommendations.top_items(model, everybody, ratings.num_items)
   for some in ([5], [5, 9, 11], everybody[1:], everybody[::2], everybody[:64]):
     some = np.asarray(some)
-    found = models.top_items(model, some, ratings.num_items)
+    found = recommendations.top_items(model, some, ratings.num_items)
     np.testing.assert_array_equal(found[0], items[some])
     np.testing.assert_array_equal(found[1], scores[some])
 

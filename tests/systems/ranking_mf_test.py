@@ -22,7 +22,7 @@ from dpmf_jax.plans.settings import slope
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.table import from_arrays
 from dpmf_jax.rows import training_data
-from dpmf_jax.serving import folding, models
+from dpmf_jax.serving import folding, models, recommendations
 from dpmf_jax.systems import ranking_mf
 from dpmf_jax.training import fit
 from dpmf_jax.types import Sum
@@ -630,7 +630,7 @@ def test_a_published_folder_is_enough_for_new_users(groups, run, tmp_path):
   at_home = folding.fold_in(served, train)
   np.testing.assert_array_equal(at_home.user_factors, model.factors.user)
   # Scores are not cut off at the highest rating.
-  scores = [each.score for each in models.recommend(at_home, k=3)]
+  scores = [each.score for each in recommendations.recommend(at_home, k=3)]
   assert len({*scores}) > 10
 
 
@@ -648,6 +648,6 @@ def test_similar_items_are_of_the_same_half(groups, run):
   train, _ = groups
   _, _, release = run
   served = models.model_from_release(release, train)
-  found = models.similar_items(served, ['0', '1'], k=5)
+  found = recommendations.similar_items(served, ['0', '1'], k=5)
   same = [int(each.item) % 2 == int(each.similar) % 2 for each in found]
   assert np.mean(same) > 0.9

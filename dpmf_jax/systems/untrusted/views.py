@@ -32,14 +32,3 @@ class ThirdPartyView(NamedTuple):
   public: PublicView
   reports: Any  # [U, I, W] uint32; paper: [N, D], for whoever rated what
   colluders_shares: Any = None  # [I, W] their sum
-
-
-class UserView(NamedTuple):
-  """A user's: own ratings and own secrets, and what everybody gets."""
-
-  public: PublicView
-  own_items: Any  # [n]
-  own_ratings: Any  # [n]
-  own_vector: Any  # [D]
-  own_share: Any  # of noise
-  own_mask: Any
