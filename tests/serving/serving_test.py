@@ -580,6 +580,7 @@ def test_reasons_add_up_to_the_score(small_ratings, kind):
   titles = {reason.title for row in found for reason in row.why}
   assert titles == {None, 'First'}
   index = {u: i for i, u in enumerate(model.user_ids.tolist())}
+  label = models.labels(small_ratings.value, fit)
   for row in found[::7]:
     user = index[row.user]
     mine = small_ratings.user == user
@@ -591,8 +592,7 @@ def test_reasons_add_up_to_the_score(small_ratings, kind):
     own = small_ratings.item_ids[small_ratings.item[mine]].tolist()
     assert set(parts) <= set(own)
     every = models.own_parts(
-      place[None], small_ratings.item[mine],
-      models.labels(small_ratings.value[mine], fit),
+      place[None], small_ratings.item[mine], label[mine],
       item=model.item_factors, offset=3.0, fit=fit,
       row=model.user_factors[user],
     )[0]  # fmt: skip

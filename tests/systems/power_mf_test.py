@@ -81,12 +81,13 @@ def test_removing_any_rating_moves_counts_and_sums_by_at_most_sensitivity(
   config = make(count_scale=count_scale)
   bound = plan(config).sensitivity['counts and sums']
   assert np.hypot(count_scale, 2) <= bound <= 1.002 * np.hypot(count_scale, 2)
+  data = training_data(ratings)
+  state = without_noise(power_mf(config).init(jax.random.key(0), data))
   # Means far off, so that labels are clipped.
   for means in (0.0, 3.0):
 
     def pair(table, means=means):
-      data, rows, others, _ = side(table, by)
-      state = without_noise(power_mf(config).init(jax.random.key(0), data))
+      _, rows, others, _ = side(table, by)
       columns = jnp.full(others, means)
       found = pair_of(
         jax.random.key(1), state, rows, columns, others, (False, SHIFT)
@@ -114,7 +115,8 @@ def test_removing_any_rating_moves_one_row_of_factor_sums_by_at_most_its_bound(
   bound = plan(config).sensitivity['factors']
   assert 0.6 <= bound <= 0.6 * 1.002
   rng = np.random.default_rng(0)
-  _, _, others, own = side(ratings, by)
+  data, _, others, own = side(ratings, by)
+  state = without_noise(power_mf(config).init(jax.random.key(0), data))
   num_rows = ratings.num_items if by == 'item' else ratings.num_users
   mine = jnp.float32(size * rng.normal(size=(num_rows, rank)))
   other = jnp.float32(size * rng.normal(size=(others, rank)))
@@ -126,8 +128,7 @@ def test_removing_any_rating_moves_one_row_of_factor_sums_by_at_most_its_bound(
   )
 
   def sums(table):
-    data, rows, _, _ = side(table, by)
-    state = without_noise(power_mf(config).init(jax.random.key(0), data))
+    _, rows, _, _ = side(table, by)
     found = sums_of(jax.random.key(1), state, rows, means, mine, other)
     return np.asarray(found, np.float64)
 
