@@ -73,7 +73,7 @@ def lists_for(unit):
 
 
 # What takes long to compile.
-LONG = ('power_mf', 'local_mf', 'gaussian_mf')
+LONG = ('power_mf', 'local_mf', 'gaussian_mf', 'moments')
 
 
 def published(case, ratings, folder):

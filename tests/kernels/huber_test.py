@@ -222,6 +222,7 @@ def test_noise_that_covers_the_search_has_its_scale():
   assert_scale(found, 'laplace', huber_parts(config).cover)
 
 
+@pytest.mark.slow
 def test_the_noise_that_covers_is_not_that_of_the_objective():
   """Where nobody rated, and both have one scale, the same would cancel."""
   data = one_rating_of_20_001_items()

@@ -431,7 +431,7 @@ def test_users_are_folded_in_over_more_than_one_block():
   [
     pytest.param('objective_pmf', marks=pytest.mark.slow),
     'personalized_pmf',
-    'dpals',
+    pytest.param('dpals', marks=pytest.mark.slow),
     pytest.param('power_mf', marks=pytest.mark.slow),
     pytest.param('local_mf', marks=pytest.mark.slow),
     'untrusted_pmf',
@@ -461,6 +461,7 @@ def test_folding_in_does_what_the_system_does(small_ratings, name):
   np.testing.assert_allclose(folded.user_factors, whole.factors.user, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_new_users_have_the_mean_of_features(small_ratings):
   """Also of features that were learned, which no setting tells."""
   entry = SPECS['objective_pmf']

@@ -482,6 +482,7 @@ def test_cuts_and_sums_by_rating_stay_within_what_is_stated():
 # Noise.
 
 
+@pytest.mark.slow
 def test_noise_is_what_the_plan_says_and_symmetric(crowd):
   config = settings(count_weight=0.5)
   data = training_data(crowd)
@@ -514,6 +515,7 @@ def test_noise_is_what_the_plan_says_and_symmetric(crowd):
   assert np.abs(alike).max() < 0.35
 
 
+@pytest.mark.slow
 def test_too_few_ratings_for_pairs_are_asked_for_again():
   """By noisy counts; what is kept has the noise of all answers together."""
   rows = [(u, i, 5.0 - (u + i) % 2) for u in range(300) for i in range(2)]
@@ -725,6 +727,7 @@ def errors(train, out, value, **more):
   return rmse(predicted(system.model(state, data), out)), rmse(own), state
 
 
+@pytest.mark.slow
 def test_factors_are_learned_where_noise_allows_it():
   train, out, value = drawn(4000, 20, 10)
   found, own, state = errors(train, out, value, epsilon=5.0, rank=8)
@@ -735,6 +738,7 @@ def test_factors_are_learned_where_noise_allows_it():
   assert found < less < own
 
 
+@pytest.mark.slow
 def test_a_rating_costs_less_than_a_user_where_users_have_many():
   train, out, value = drawn(1000, 60, 40)
   found, own, _ = errors(train, out, value, epsilon=1.0, rank=8, **BY_RATING)
@@ -755,6 +759,7 @@ def test_little_data_is_never_worse_than_users_means(
   assert found < own + 0.003
 
 
+@pytest.mark.slow
 def test_few_ratings_of_a_user_are_no_worse_than_means():
   train, out, value = drawn(6000, 20, 4, strength=0.5, level=3.8)
   # Means of items without noise, and users' biases with the same ridge.

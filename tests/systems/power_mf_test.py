@@ -238,6 +238,7 @@ def test_what_the_number_decides_on_spends_what_is_left(epsilon):
   assert [made.rounds(steps) for steps in (2, 3, 5)] == [None, 0, 1]
 
 
+@pytest.mark.slow
 def test_the_number_alone_decides():
   """Means as with rank 0 below what is needed, and all steps from there."""
   data = training_data(spread_ratings())
@@ -410,6 +411,7 @@ def test_pure_noise_has_its_scale_too():
   assert accounting.epsilon(guarantee, least) == pytest.approx(0.5, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_noise_of_means_that_were_chosen_has_its_scale_too():
   data = training_data(empty_rows())
   config = make(rank=2, rounds=1, epsilon=0.5, number_share=0.002)
@@ -673,6 +675,7 @@ def test_factors_are_better_than_means_and_means_than_users_alone():
   assert factors < means - 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('epsilon', [1e-2, 0.1])
 def test_no_epsilon_is_worse_than_the_user_mean(epsilon):
   alone = metrics.baselines(*planted()[:2])['user_mean']
@@ -690,6 +693,7 @@ def test_both_devices_give_what_one_gives(small_ratings):
   np.testing.assert_allclose(*found, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_other_scales_give_the_same_up_to_scale(small_ratings):
   other = from_arrays(
     small_ratings.user,
