@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 SITE ?= site
+# Default tests mostly compile. Here they do so without most optimizations; in
+# .ci/run, with OPTIMIZED=1, as people run programs.
+OPTIMIZED ?=
 
 .PHONY: demo test test-slow test-all lint types docs docs-serve bench clean help
 
@@ -36,7 +39,8 @@ demo: $(VENV)/.runtime
 	@echo 'as a page: python -m launch.account --certificate=demo --html=demo.html'
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n 2 --dist=worksteal -m 'not slow'
+	$(if $(OPTIMIZED),,JAX_DISABLE_MOST_OPTIMIZATIONS=1) \
+	  $(BIN)/python -m pytest -q -n 2 --dist=worksteal -m 'not slow'
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 2 --dist=worksteal -m slow
