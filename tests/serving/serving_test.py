@@ -430,7 +430,7 @@ def test_users_are_folded_in_over_more_than_one_block():
   'name',
   [
     pytest.param('objective_pmf', marks=pytest.mark.slow),
-    'personalized_pmf',
+    pytest.param('personalized_pmf', marks=pytest.mark.slow),
     pytest.param('dpals', marks=pytest.mark.slow),
     pytest.param('power_mf', marks=pytest.mark.slow),
     pytest.param('local_mf', marks=pytest.mark.slow),

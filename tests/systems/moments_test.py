@@ -340,7 +340,11 @@ def candidates(rng, users, items, label):
 @pytest.mark.parametrize(
   ('more', 'reached'),
   # Where little is left of residuals, others move along with their row.
-  [({}, 0.8), ({'clip': 0.1}, 0.65), ({'count_weight': 1.0}, 0.8)],
+  [
+    ({}, 0.8),
+    pytest.param({'clip': 0.1}, 0.65, marks=pytest.mark.slow),
+    pytest.param({'count_weight': 1.0}, 0.8, marks=pytest.mark.slow),
+  ],
 )
 def test_no_rating_that_is_searched_for_moves_more_than_is_stated(
   more, reached

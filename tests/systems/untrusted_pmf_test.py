@@ -186,7 +186,7 @@ def test_with_replace_counts_are_exact(small_ratings):
   assert (state.sums[:, 1] != exact[:, 1]).mean() > 0.9
 
 
-@pytest.mark.parametrize('rank', [1, 2])
+@pytest.mark.parametrize('rank', [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_messages_add_up_to_what_the_simulator_sums(small_ratings, rank):
   # Real shares and masks, and 3 users who did not arrive.
   config = sound(colluders=1, dropouts=3, noise_bits=10)
