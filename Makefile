@@ -3,11 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 SITE ?= site
-# Default tests mostly compile. Here they do so without most optimizations; in
-# .ci/run, with OPTIMIZED=1, as people run programs. XLA stops at a flag that it
-# does not know: these are for the version in requirements.txt.
-OPTIMIZED ?=
-FLAGS := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
+# Tests mostly compile: what one of them has, others and later runs need not.
+export JAX_COMPILATION_CACHE_DIR ?= $(abspath $(VENV))/compiled
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 
 .PHONY: demo test test-slow test-all lint types docs docs-serve bench clean help
 
@@ -41,8 +39,7 @@ demo: $(VENV)/.runtime
 	@echo 'as a page: python -m launch.account --certificate=demo --html=demo.html'
 
 test: $(VENV)/.dev
-	$(if $(OPTIMIZED),,XLA_FLAGS='$(FLAGS)') \
-	  $(BIN)/python -m pytest -q -n 2 --dist=worksteal -m 'not slow'
+	$(BIN)/python -m pytest -q -n 2 --dist=worksteal -m 'not slow'
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 2 --dist=worksteal -m slow
