@@ -148,6 +148,7 @@ def test_accounting(house):
   assert found['sigma'] == found['noise']['means']
 
 
+@pytest.mark.slow
 def test_training(house, tmp_path):
   ran(
     house,

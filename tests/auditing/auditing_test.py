@@ -170,6 +170,7 @@ def test_outputs_that_are_not_finite_do_not_break_a_score():
 # The whole measurement.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('epsilon', 'least'), [(1.0, 0.8), (4.0, 3.0)])
 def test_the_exact_gaussian_is_measured_closely(epsilon, least):
   # At the default budget. A bound above epsilon has chance 1e-3.
@@ -516,6 +517,7 @@ def test_canaries_are_units_with_ids_of_their_own(
   assert (other.coin != made.coin).any()
 
 
+@pytest.mark.slow
 def test_one_run_bounds_are_near_and_below_the_truth():
   # M independent Gaussian mechanisms: the exact case of the theorem.
   rng = np.random.default_rng(8)

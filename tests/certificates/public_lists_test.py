@@ -73,7 +73,10 @@ def lists_for(unit):
 
 
 # What takes long to compile.
-LONG = ('power_mf', 'local_mf', 'gaussian_mf')
+LONG = (
+  'power_mf', 'local_mf', 'gaussian_mf', 'moments', 'moments, rating',
+  'local_ranking',
+)  # fmt: skip
 
 
 def published(case, ratings, folder):

@@ -240,6 +240,7 @@ def test_wrong_input_is_named(case):
     ranking.ranking_metrics(release(user[1:], item), train, test)
 
 
+@pytest.mark.slow
 def test_train_writes_them_where_asked(launch, tmp_path):
   made = synthetic(num_users=60, num_items=40, num_ratings=900, seed=3)
   writing.write(made, tmp_path / 'mine.csv')

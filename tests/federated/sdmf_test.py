@@ -126,6 +126,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('why', FAULTS)
 def test_wrong_messages_are_left_out_and_asked_for_again(
   why, deployed, simulated
@@ -147,6 +148,7 @@ def test_wrong_messages_are_left_out_and_asked_for_again(
   assert len(deployed.events('asked again')) == 1
 
 
+@pytest.mark.slow
 def test_nothing_is_counted_twice(deployed, simulated):
   earlier = []
 
@@ -188,6 +190,7 @@ def test_late_answers_are_left_out(deployed):
   assert [line['nodes'] for line in done] == [1, 2, 2]
 
 
+@pytest.mark.slow
 def test_killed_node_gives_the_same_answer_again(deployed, simulated):
   given = []
 
@@ -208,6 +211,7 @@ def test_killed_node_gives_the_same_answer_again(deployed, simulated):
   assert deployed.events('answered again', 'node-1')
 
 
+@pytest.mark.slow
 def test_recommender_goes_on_where_it_was(deployed, simulated):
   def exchange(questions, seconds):
     if messages.from_bytes(questions[0]).round == 1 and not stopped:

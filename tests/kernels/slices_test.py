@@ -144,6 +144,7 @@ def test_chunks_that_would_take_too_much_memory_are_cut(ratings, monkeypatch):
   np.testing.assert_array_equal(whole, sums(table))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('shift', [0, 6])
 def test_integers_are_the_same_in_large_chunks(shift):
   """Floats are summed inside slices, integers from slice to slice."""

@@ -22,6 +22,7 @@ def ids(folder):
   return found['users'], found['items']
 
 
+@pytest.mark.slow
 def test_a_packed_matrix_is_trained_on_and_served(launch, train, tmp_path):
   path = tmp_path / 'jokes.csv.gz'
   rows = ('3,-9.5,99,4', '4,1,-2,3', '5,99,8.25,0.5')

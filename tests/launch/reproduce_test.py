@@ -50,7 +50,10 @@ def checked(folder, name, rows):
     assert {axis.metric, base} & {row['metric'] for row in rows}
 
 
-@pytest.mark.parametrize('name', FAST)
+@pytest.mark.parametrize(
+  'name',
+  [FAST[0], *(pytest.param(name, marks=pytest.mark.slow) for name in FAST[1:])],
+)
 def test_a_figure_of_each_paper(name, sets, tmp_path):
   checked(tmp_path, name, running.run(FIGURES[name], tmp_path, sets))
 

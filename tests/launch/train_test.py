@@ -268,6 +268,7 @@ def features_file(path, role, number):
   return path, f'sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}'
 
 
+@pytest.mark.slow
 def test_user_features_are_read_and_named(launch, ratings_file, tmp_path):
   users, hashed = features_file(tmp_path / 'users.csv', 'user', 80)
   done = train(
@@ -314,7 +315,7 @@ def test_a_rank_that_is_chosen_is_stated(launch, ratings_file, tmp_path):
       marks=pytest.mark.slow,
     ),
     ['--system=local_mf', '--levels=1', '--levels=5', '--rank=0'],
-    ['--system=untrusted_pmf'],
+    pytest.param(['--system=untrusted_pmf'], marks=pytest.mark.slow),
   ],
   ids=lambda flags: flags[0],
 )
@@ -506,6 +507,7 @@ def test_a_folder_with_other_files_is_left_alone(
   assert [path.name for path in tmp_path.iterdir()] == ['thesis.tex']
 
 
+@pytest.mark.slow
 def test_public_ratings_are_read_and_kept_as_a_prior(
   launch, ratings_file, tmp_path
 ):

@@ -53,6 +53,7 @@ def test_norms_are_gamma(rank):
   assert_scale(norms, scipy.stats.gamma(rank).cdf)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('rank', [1, 2, 3])
 def test_a_coordinate_has_its_law(rank):
   law = coordinate_law(rank)
@@ -107,6 +108,7 @@ def test_sizes_have_96_bits(monkeypatch, place):
   assert place < 2 or exact.max() > LAPLACE_REACH
 
 
+@pytest.mark.slow
 def test_dither_is_independent_of_the_noise():
   drawn = laplace(jax.random.key(12), (2**20,))
   found = np.asarray(drawn.value, float)
@@ -197,7 +199,7 @@ def test_many_keys_at_once_give_what_each_gives():
     np.testing.assert_allclose(together[place], alone, rtol=1e-6)
 
 
-@pytest.mark.parametrize('rank', [1, 20])
+@pytest.mark.parametrize('rank', [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_noise_on_a_lattice_has_its_scale_and_stays_there(rank):
   scale, spacing = 5.0, 2.0**-6
   count = 7 * jnp.arange(ROWS * rank, dtype=jnp.int32).reshape(ROWS, rank)
@@ -218,6 +220,7 @@ def test_low_bits_of_the_noise_are_fair(log_units):
   assert_low_bits_are_fair(drawn, log_units)
 
 
+@pytest.mark.slow
 def test_draws_are_float32_with_64_bit_types_enabled():
   code = (
     'import jax, numpy as np;'

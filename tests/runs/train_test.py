@@ -159,6 +159,7 @@ def test_epsilons_of_ratings_are_not_ignored(small_ratings):
     dpmf_jax.train(asked, epsilon=1, **QUIET)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_with_the_same_ratings_alone(
   small_ratings, tmp_path, monkeypatch
 ):

@@ -436,8 +436,8 @@ def test_users_are_folded_in_over_more_than_one_block():
   'name',
   [
     pytest.param('objective_pmf', marks=pytest.mark.slow),
-    'personalized_pmf',
-    'dpals',
+    pytest.param('personalized_pmf', marks=pytest.mark.slow),
+    pytest.param('dpals', marks=pytest.mark.slow),
     pytest.param('power_mf', marks=pytest.mark.slow),
     pytest.param('local_mf', marks=pytest.mark.slow),
     'untrusted_pmf',
@@ -467,6 +467,7 @@ def test_folding_in_does_what_the_system_does(small_ratings, name):
   np.testing.assert_allclose(folded.user_factors, whole.factors.user, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_new_users_have_the_mean_of_features(small_ratings):
   """Also of features that were learned, which no setting tells."""
   entry = SPECS['objective_pmf']
@@ -586,6 +587,7 @@ def test_reasons_add_up_to_the_score(small_ratings, kind):
   titles = {reason.title for row in found for reason in row.why}
   assert titles == {None, 'First'}
   index = {u: i for i, u in enumerate(model.user_ids.tolist())}
+  label = models.labels(small_ratings.value, fit)
   for row in found[::7]:
     user = index[row.user]
     mine = small_ratings.user == user
@@ -597,8 +599,7 @@ def test_reasons_add_up_to_the_score(small_ratings, kind):
     own = small_ratings.item_ids[small_ratings.item[mine]].tolist()
     assert set(parts) <= set(own)
     every = reasons.own_parts(
-      place[None], small_ratings.item[mine],
-      reasons.labels(small_ratings.value[mine], fit),
+      place[None], small_ratings.item[mine], label[mine],
       item=model.item_factors, offset=3.0, fit=fit,
       row=model.user_factors[user],
     )[0]  # fmt: skip

@@ -105,6 +105,7 @@ def test_it_learns_what_was_planted():
   assert scores[rated].mean() > 1.5 * scores[~rated & ~seen].mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('feedback', ['explicit', 'implicit'])
 def test_few_iterations_are_enough_over_sweeps(small_ratings, feedback):
   few = ALSConfig(scale=SCALE, feedback=feedback, rank=6, steps=60)

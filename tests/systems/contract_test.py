@@ -40,13 +40,14 @@ def build(name, variant, *more, **settings):
   )
 
 
-# Their rounds are those of sdmf, with more to compile.
-LONG = (('sdbpr', 'paper'), ('sdfm', 'paper'))
+def takes_long(case):
+  """Rounds of sdmf and steps of power_mf, with more to compile."""
+  return case[0] in ('sdbpr', 'sdfm') or 'number_share' in case
 
 
 @pytest.fixture(
   params=[
-    pytest.param(case, marks=pytest.mark.slow if case in LONG else ())
+    pytest.param(case, marks=pytest.mark.slow if takes_long(case) else ())
     for case in CASES
   ],
   ids=lambda case: '-'.join(map(str, case)),

@@ -78,6 +78,7 @@ def test_two_devices_give_one_device_s_result():
   )
 
 
+@pytest.mark.slow
 def test_a_run_is_not_private_and_its_folder_serves(tmp_path):
   run = train(RATINGS, system='ease', rank=8, key=0, output=tmp_path / 'run')
   assert run.certificate['status'] == 'none'

@@ -121,31 +121,31 @@ def spread_ratings():
   return from_arrays(users, items, values, scale=(1, 5))
 
 
-def noiseless_gradients(config, ratings, seed, size):
-  """Both gradients of a step at random factors (ridge and noise are off)."""
-  data = training_data(ratings)
-  system = gaussian_mf(config)
-  state = without_noise(system.init(jax.random.key(0), data))
-  rng = np.random.default_rng(seed)
-  factors = jax.tree.map(
-    lambda f: jnp.asarray(rng.normal(size=f.shape) * size, jnp.float32),
-    state.factors,
-  )
-  state = state._replace(factors=factors)
-  after = jax.jit(system.step)(jax.random.key(0), state, data)
+def noiseless_gradients(step, state, data):
+  """Both gradients of a step (ridge and noise are off)."""
+  after = step(jax.random.key(0), state, data)
   return [
     np.asarray(a, np.float64) - np.asarray(b, np.float64)
-    for a, b in zip(factors, after.factors, strict=True)
+    for a, b in zip(state.factors, after.factors, strict=True)
   ]
 
 
 def largest_move(config, ratings, neighbours, *, seeds, size):
-  """How far a gradient is from that of a neighbour, at most."""
-  found = 0.0
+  """How far a gradient is from that of a neighbour at random factors."""
+  found, system, data = 0.0, gaussian_mf(config), training_data(ratings)
+  others = [training_data(other) for other in neighbours]
+  start = without_noise(system.init(jax.random.key(0), data))
+  step = jax.jit(system.step)
   for seed in range(seeds):
-    before = noiseless_gradients(config, ratings, seed, size)
-    for other in neighbours:
-      after = noiseless_gradients(config, other, seed, size)
+    rng = np.random.default_rng(seed)
+    factors = jax.tree.map(
+      lambda f, rng=rng: jnp.float32(rng.normal(size=f.shape) * size),
+      start.factors,
+    )
+    state = start._replace(factors=factors)
+    before = noiseless_gradients(step, state, data)
+    for other in others:
+      after = noiseless_gradients(step, state, other)
       for a, b in zip(before, after, strict=True):
         found = max(found, np.linalg.norm(a - b))
   return found

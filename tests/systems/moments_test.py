@@ -340,7 +340,11 @@ def candidates(rng, users, items, label):
 @pytest.mark.parametrize(
   ('more', 'reached'),
   # Where little is left of residuals, others move along with their row.
-  [({}, 0.8), ({'clip': 0.1}, 0.65), ({'count_weight': 1.0}, 0.8)],
+  [
+    ({}, 0.8),
+    pytest.param({'clip': 0.1}, 0.65, marks=pytest.mark.slow),
+    pytest.param({'count_weight': 1.0}, 0.8, marks=pytest.mark.slow),
+  ],
 )
 def test_no_rating_that_is_searched_for_moves_more_than_is_stated(
   more, reached
@@ -482,6 +486,7 @@ def test_cuts_and_sums_by_rating_stay_within_what_is_stated():
 # Noise.
 
 
+@pytest.mark.slow
 def test_noise_is_what_the_plan_says_and_symmetric(crowd):
   config = settings(count_weight=0.5)
   data = training_data(crowd)
@@ -514,6 +519,7 @@ def test_noise_is_what_the_plan_says_and_symmetric(crowd):
   assert np.abs(alike).max() < 0.35
 
 
+@pytest.mark.slow
 def test_too_few_ratings_for_pairs_are_asked_for_again():
   """By noisy counts; what is kept has the noise of all answers together."""
   rows = [(u, i, 5.0 - (u + i) % 2) for u in range(300) for i in range(2)]
@@ -556,7 +562,7 @@ def test_a_pair_of_draws_is_never_for_one_number_twice(items, monkeypatch):
     return noise.Draws(jnp.stack([number, number]), zero)
 
   def kept(self, counts, draws):
-    drawn.append(np.asarray(draws.value))
+    drawn.append(draws.value)
     return counts.astype(jnp.float32)
 
   monkeypatch.setattr(noise, '_pairs', paired)
@@ -564,8 +570,14 @@ def test_a_pair_of_draws_is_never_for_one_number_twice(items, monkeypatch):
   monkeypatch.setattr(moments, '_with_items', lambda state, unit: state)
   data = training_data(table([(0, 0, 5.0)], 3, items))
   state = moments.moments(settings()).init(jax.random.key(0), data)
-  moments._second(jax.random.key(1), state, data, 'user')
-  (pairs,) = drawn
+
+  @jax.jit  # of all that a step does, what is drawn is computed
+  def pairs_of(key):
+    moments._second(key, state, data, 'user')
+    (pairs,) = drawn
+    return pairs
+
+  pairs = np.asarray(pairs_of(jax.random.key(1)))
   assert pairs.shape == (2, items * (items + 1) // 2, ANSWERS)
   assert len(np.unique(pairs)) > 0.99 * pairs.size / 2
   alike = pairs[..., :, None] == pairs[..., None, :]
@@ -719,6 +731,7 @@ def errors(train, out, value, **more):
   return rmse(predicted(system.model(state, data), out)), rmse(own), state
 
 
+@pytest.mark.slow
 def test_factors_are_learned_where_noise_allows_it():
   train, out, value = drawn(4000, 20, 10)
   found, own, state = errors(train, out, value, epsilon=5.0, rank=8)
@@ -729,6 +742,7 @@ def test_factors_are_learned_where_noise_allows_it():
   assert found < less < own
 
 
+@pytest.mark.slow
 def test_a_rating_costs_less_than_a_user_where_users_have_many():
   train, out, value = drawn(1000, 60, 40)
   found, own, _ = errors(train, out, value, epsilon=1.0, rank=8, **BY_RATING)
@@ -749,6 +763,7 @@ def test_little_data_is_never_worse_than_users_means(
   assert found < own + 0.003
 
 
+@pytest.mark.slow
 def test_few_ratings_of_a_user_are_no_worse_than_means():
   train, out, value = drawn(6000, 20, 4, strength=0.5, level=3.8)
   # Means of items without noise, and users' biases with the same ridge.

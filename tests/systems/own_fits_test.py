@@ -64,8 +64,8 @@ def ratings():
   return with_epsilon(drawn, 3.0)
 
 
-# All users' sides are one regression: two of its cases are quick to try.
-QUICK = ('dpals', 'local_mf, user')
+# All users' sides are one regression, of which one case is quick to try.
+QUICK = ('local_mf, user',)
 
 
 @pytest.fixture(

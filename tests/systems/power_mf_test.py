@@ -82,12 +82,13 @@ def test_removing_any_rating_moves_counts_and_sums_by_at_most_sensitivity(
   config = make(count_scale=count_scale)
   bound = plan(config).sensitivity['counts and sums']
   assert np.hypot(count_scale, 2) <= bound <= 1.002 * np.hypot(count_scale, 2)
+  data = training_data(ratings)
+  state = without_noise(power_mf(config).init(jax.random.key(0), data))
   # Means far off, so that labels are clipped.
   for means in (0.0, 3.0):
 
     def pair(table, means=means):
-      data, rows, others, _ = side(table, by)
-      state = without_noise(power_mf(config).init(jax.random.key(0), data))
+      _, rows, others, _ = side(table, by)
       columns = jnp.full(others, means)
       found = pair_of(
         jax.random.key(1), state, rows, columns, others, (False, SHIFT)
@@ -115,7 +116,8 @@ def test_removing_any_rating_moves_one_row_of_factor_sums_by_at_most_its_bound(
   bound = plan(config).sensitivity['factors']
   assert 0.6 <= bound <= 0.6 * 1.002
   rng = np.random.default_rng(0)
-  _, _, others, own = side(ratings, by)
+  data, _, others, own = side(ratings, by)
+  state = without_noise(power_mf(config).init(jax.random.key(0), data))
   num_rows = ratings.num_items if by == 'item' else ratings.num_users
   mine = jnp.float32(size * rng.normal(size=(num_rows, rank)))
   other = jnp.float32(size * rng.normal(size=(others, rank)))
@@ -127,8 +129,7 @@ def test_removing_any_rating_moves_one_row_of_factor_sums_by_at_most_its_bound(
   )
 
   def sums(table):
-    data, rows, _, _ = side(table, by)
-    state = without_noise(power_mf(config).init(jax.random.key(0), data))
+    _, rows, _, _ = side(table, by)
     found = sums_of(jax.random.key(1), state, rows, means, mine, other)
     return np.asarray(found, np.float64)
 
@@ -238,6 +239,7 @@ def test_what_the_number_decides_on_spends_what_is_left(epsilon):
   assert [made.rounds(steps) for steps in (2, 3, 5)] == [None, 0, 1]
 
 
+@pytest.mark.slow
 def test_the_number_alone_decides():
   """Means as with rank 0 below what is needed, and all steps from there."""
   data = training_data(spread_ratings())
@@ -410,6 +412,7 @@ def test_pure_noise_has_its_scale_too():
   assert accounting.epsilon(guarantee, least) == pytest.approx(0.5, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_noise_of_means_that_were_chosen_has_its_scale_too():
   data = training_data(empty_rows())
   config = make(rank=2, rounds=1, epsilon=0.5, number_share=0.002)
@@ -673,6 +676,7 @@ def test_factors_are_better_than_means_and_means_than_users_alone():
   assert factors < means - 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('epsilon', [1e-2, 0.1])
 def test_no_epsilon_is_worse_than_the_user_mean(epsilon):
   alone = metrics.baselines(*planted()[:2])['user_mean']
@@ -690,6 +694,7 @@ def test_both_devices_give_what_one_gives(small_ratings):
   np.testing.assert_allclose(*found, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_other_scales_give_the_same_up_to_scale(small_ratings):
   other = from_arrays(
     small_ratings.user,

@@ -29,6 +29,13 @@ SETTINGS = {
 }
 
 
+# What is tested is the same for all; one has less to compile.
+NAMES = [
+  pytest.param(name, marks=() if name == 'power_mf' else pytest.mark.slow)
+  for name in public.NAMES
+]
+
+
 @functools.cache
 def ratings_of(seed, users=200, each=15):
   """Ratings on 1..5 of items that are the same for all seeds."""
@@ -83,7 +90,7 @@ def reads_ratings(system, state, data):
   return not all(map(np.array_equal, one, two))
 
 
-@pytest.mark.parametrize('name', public.NAMES)
+@pytest.mark.parametrize('name', NAMES)
 @pytest.mark.parametrize('kind', ['same', 'shuffled'])
 def test_what_is_released_is_made_of_noisy_sums_and_public_numbers(name, kind):
   own, state, data = trained(name)
@@ -92,7 +99,7 @@ def test_what_is_released_is_made_of_noisy_sums_and_public_numbers(name, kind):
   assert not reads_ratings(system, state, data)
 
 
-@pytest.mark.parametrize('name', public.NAMES)
+@pytest.mark.parametrize('name', NAMES)
 def test_a_model_that_looks_at_ratings_is_found(name):
   own, state, data = trained(name)
   system = with_prior(name, 'same')
@@ -105,7 +112,7 @@ def test_a_model_that_looks_at_ratings_is_found(name):
   assert reads_ratings(own._replace(model=careless), state, data)
 
 
-@pytest.mark.parametrize('name', public.NAMES)
+@pytest.mark.parametrize('name', NAMES)
 def test_public_ratings_of_other_items_change_no_score(name):
   own, state, data = trained(name)
   system = with_prior(name, 'shuffled')
@@ -121,7 +128,7 @@ def test_public_ratings_of_other_items_change_no_score(name):
   assert np.array_equal(kept, expected.factors.item)
 
 
-@pytest.mark.parametrize('name', ['power_mf', 'dpals'])
+@pytest.mark.parametrize('name', NAMES[:2])
 def test_public_ratings_of_the_same_items_help(name):
   own, state, data = trained(name)
   rest = ratings_of(2, each=25)  # with those trained on
@@ -157,8 +164,8 @@ def test_means_follow_public_ones_and_what_sums_say_besides():
 def test_systems_that_take_none_say_so():
   matched = priors.matched(prior_of('same'), ratings_of(2))
   with pytest.raises(ValueError, match='takes no public_ratings: use power_mf'):
-    public.with_public('als', trained('dpals')[0], matched)
+    public.with_public('als', trained('power_mf')[0], matched)
   clicks = from_arrays([0, 1], [3, 4], scale=None, max_count=1)
   matched = priors.matched(priors.prior_of(clicks), ratings_of(2))
   with pytest.raises(ValueError, match='say nothing of ratings'):
-    public.with_public('dpals', trained('dpals')[0], matched)
+    public.with_public('power_mf', trained('power_mf')[0], matched)

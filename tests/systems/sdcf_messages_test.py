@@ -62,6 +62,7 @@ def worst(first, second):
 MOST = 4.9
 
 
+@pytest.mark.slow
 def test_sums_of_noise_are_those_of_the_messages():
   rng = np.random.default_rng(0)
   normal = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)

@@ -149,6 +149,7 @@ def test_removing_one_rating_moves_one_item_by_its_term(place):
   assert moved.sum() == rating_move(config)
 
 
+@pytest.mark.slow
 def test_the_noise_of_the_system_has_the_stated_scale(small_ratings):
   config = sound(noise_bits=8)
   system = untrusted_pmf(config)
@@ -185,7 +186,7 @@ def test_with_replace_counts_are_exact(small_ratings):
   assert (state.sums[:, 1] != exact[:, 1]).mean() > 0.9
 
 
-@pytest.mark.parametrize('rank', [1, 2])
+@pytest.mark.parametrize('rank', [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_messages_add_up_to_what_the_simulator_sums(small_ratings, rank):
   # Real shares and masks, and 3 users who did not arrive.
   config = sound(colluders=1, dropouts=3, noise_bits=10)
@@ -360,6 +361,7 @@ def test_rounds_of_messages_add_up_to_what_the_simulator_sums(
   np.testing.assert_allclose(got, want, atol=6 * float(hyper.spacing))
 
 
+@pytest.mark.slow
 def test_shares_of_raters_have_a_laplace_sum():
   # 1,200 items with 7 raters each, 3 coordinates.
   user, item = (x.ravel() for x in np.indices((7, 1200)))
