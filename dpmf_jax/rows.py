@@ -205,13 +205,15 @@ def chunk_slices(
 
 
 def chunk_grid(least: int) -> int:
-  """The smallest number from `least` on that has 5 significant bits at most.
+  """The smallest number from `least` on that is on a grid.
 
   A program is compiled for so many chunks. On the grid other splits of a data
   set, and neighbours of it, have as many but where they lie on both sides of
-  one of its lines, for a sixteenth more padding at most.
+  one of its lines. These are about as far apart as the square root of the
+  number, which is more than splits differ by, and a sixteenth of it at most.
   """
-  step = 1 << max(least.bit_length() - 5, 0)
+  bits = least.bit_length()
+  step = 1 << max(min(bits // 2 - 1, bits - 5), 0)
   return -(-least // step) * step
 
 

@@ -212,12 +212,6 @@ def test_numbers_of_chunks_are_on_a_coarse_grid():
     number = chunk_grid(least)
     assert least <= number <= least * 17 / 16
     assert chunk_grid(number) == number
-    assert (
-      number
-      >> max(number.bit_length() - 5, 0)
-      << max(number.bit_length() - 5, 0)
-      == number
-    )
 
 
 def test_splits_of_one_data_set_have_one_shape():
