@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from absl import flags
@@ -60,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
 
 def systems(ratings: Ratings) -> dict[str, System]:
   users, items = ratings.num_users, ratings.num_items
-  budget = {'epsilon': EPSILON, 'delta': DELTA}
+  budget: dict[str, Any] = {'epsilon': EPSILON, 'delta': DELTA}
   name, settings = recommended(
     'user', num_users=users, num_items=items, **budget
   )
