@@ -122,6 +122,12 @@ def speed() -> dict[str, float]:
       if name.startswith('recommend'):
         busy = seconds.setdefault(f'{name}: processor', [])
         busy.append(time.process_time() - worked)
+  for name in contenders:
+    ours, _, peer = name.partition(': ')
+    if peer:  # within rounds, with quartiles
+      ratios = np.divide(seconds[ours], seconds[name])
+      low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
+      print(f'{ours} / {peer}: {middle:.2f} ({low:.2f} to {high:.2f})')
   peers = ('NumPy', 'implicit')
   return {
     name: float(np.median(times))

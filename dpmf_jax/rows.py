@@ -117,9 +117,10 @@ def rows(
     slices: S, slices in a chunk; by default `chunk_slices` of `platform`.
     platform: what the rows are for, as JAX names it.
     chunk_multiple: C is padded to a multiple of this, to shard evenly.
-    least_chunks: and to as many for each shard. A loop over one chunk is
-      compiled to another program than one over more, and may round floats
-      differently; with two, neighbouring data sets have the same program.
+    least_chunks: and to as many for each shard, and then to a number of
+      `chunk_grid`. A loop over one chunk is compiled to another program than
+      one over more, and may round floats differently; with two, neighbouring
+      data sets have the same program.
 
   Returns:
     Rows of NumPy arrays. Ratings of a row are in the order of `column`.
@@ -142,8 +143,8 @@ def rows(
   counts = np.diff(ends).astype(np.int64)
   slices_of = -(-counts // slots)
   used = int(slices_of.sum())
-  chunks = max(-(-used // slices), least_chunks * chunk_multiple)
-  chunks = -(-chunks // chunk_multiple) * chunk_multiple
+  chunks = max(-(-used // (slices * chunk_multiple)), least_chunks)
+  chunks = chunk_grid(chunks) * chunk_multiple
   total = chunks * slices
 
   slice_row = np.repeat(np.arange(num_rows, dtype=np.int32), slices_of)
@@ -201,6 +202,19 @@ def chunk_slices(
   most = num_rows * -(-num_columns // slots)
   half = 1 << max(-(-most // 2) - 1, 0).bit_length()
   return min(max(half, SLICES), WIDE_SLICES)
+
+
+def chunk_grid(least: int) -> int:
+  """The smallest number from `least` on that is on a grid.
+
+  A program is compiled for so many chunks. On the grid other splits of a data
+  set, and neighbours of it, have as many but where they lie on both sides of
+  one of its lines. These are about as far apart as the square root of the
+  number, which is more than splits differ by, and a sixteenth of it at most.
+  """
+  bits = least.bit_length()
+  step = 1 << max(min(bits // 2 - 1, bits - 5), 0)
+  return -(-least // step) * step
 
 
 def platform_of(mesh: Mesh | None) -> str:
@@ -262,7 +276,7 @@ def needed_chunks(
   def needed(index: np.ndarray, num_rows: int, num_columns: int) -> int:
     slices = int((-(-np.bincount(index) // SLOTS)).sum())
     size = shards * chunk_slices(platform, num_rows, num_columns)
-    return max(-(-slices // size), 2)
+    return chunk_grid(max(-(-slices // size), 2))
 
   return needed(ratings.user, users, items), needed(ratings.item, items, users)
 

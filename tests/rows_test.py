@@ -7,9 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpmf_jax.ratings.ids import by_row
+from dpmf_jax.ratings.splits import random_split
+from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.rows import (
   SLICES,
   WIDE_SLICES,
+  chunk_grid,
   chunk_slices,
   data_rows,
   device_mesh,
@@ -201,4 +204,21 @@ def test_one_rating_more_has_chunks_of_the_same_shape():
     ).row.shape[1]
     for count in (1, size // 2, size // 2 + 1, size)
   }
+  assert len(shapes) == 1
+
+
+def test_numbers_of_chunks_are_on_a_coarse_grid():
+  for least in range(1, 3000):
+    number = chunk_grid(least)
+    assert least <= number <= least * 17 / 16
+    assert chunk_grid(number) == number
+
+
+def test_splits_of_one_data_set_have_one_shape():
+  """So that what is compiled for one of them is compiled for all."""
+  table = synthetic(num_users=900, num_items=400, num_ratings=60_000, seed=0)
+  shapes = set()
+  for seed in range(6):
+    train, _ = random_split(table, 0.2, seed=seed)
+    shapes.add(tuple(len(each.row) for each in data_rows(train, slices=8)))
   assert len(shapes) == 1

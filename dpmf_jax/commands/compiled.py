@@ -17,13 +17,15 @@ def keep() -> None:
   `files.cache_folder`. JAX_COMPILATION_CACHE_DIR names another one, and
   JAX_ENABLE_COMPILATION_CACHE=false keeps nothing.
   """
+  # Small programs, too: a run has dozens, which take longer to compile than to
+  # read.
+  os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
   if 'JAX_COMPILATION_CACHE_DIR' in os.environ:
     return
   folder = files.cache_folder() / 'compiled'
   if files.private_folder(folder) or files.private_folder(folder / _machine()):
     return
   os.environ['JAX_COMPILATION_CACHE_DIR'] = str(folder / _machine())
-  os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.1')
 
 
 def _machine() -> str:

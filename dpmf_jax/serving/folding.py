@@ -11,8 +11,10 @@ alone; it costs the others nothing beyond the release.
 from __future__ import annotations
 
 import dataclasses
+import os
 import warnings
 from collections.abc import Mapping, Sized
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -23,11 +25,12 @@ from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.ratings.given import ratings_of
 from dpmf_jax.ratings.ids import factorize, places
 from dpmf_jax.ratings.table import Ratings, with_public_ids
-from dpmf_jax.rows import SLICES, SLOTS, put_rows, rows
+from dpmf_jax.rows import SLICES, SLOTS, chunk_grid, put_rows, rows
 from dpmf_jax.serving.models import Model, check_model, seen_matrix
 from dpmf_jax.types import Factors, Fit, Release, Sum
 
-_BLOCK = 4096  # users solved for at a time: bounds memory to [B, D, D]
+_BLOCK = 1024  # users solved for by a core at a time: [B, D, D] in memory
+_FEW = 16  # chunks, up to which their number is a power of two
 
 
 def user_factors(
@@ -41,7 +44,6 @@ def user_factors(
   fit: Fit | Sum,
 ) -> np.ndarray:
   """[num_users, D] float32, many at a time; ratings are (user, item, value)."""
-  width = item_factors.shape[1]
   _check_fit(item_factors, fit)
   items = jax.tree.map(
     lambda x: jnp.asarray(x, jnp.float32),
@@ -49,15 +51,17 @@ def user_factors(
   )
   order = np.argsort(user, kind='stable')
   user, item, value = user[order], item[order], value[order]
-  # All blocks have one shape, of powers of two: little is ever compiled.
+  # All blocks have one shape, and those of few users one of few shapes: little
+  # is ever compiled.
   size = min(_BLOCK, _power_of_two(num_users))
   starts = np.arange(0, num_users, size)
   counts = np.bincount(user, minlength=num_users)
   slices = np.add.reduceat(-(-counts // SLOTS), starts)
-  chunks = max(2, _power_of_two(-(-int(slices.max()) // SLICES)))
+  needed = max(2, -(-int(slices.max()) // SLICES))
+  chunks = (_power_of_two if needed <= _FEW else chunk_grid)(needed)
   ends = np.r_[0, counts.cumsum()]  # of each user's ratings
-  found = np.empty((num_users, width), np.float32)
-  for start in starts.tolist():
+
+  def found(start: int) -> np.ndarray:
     stop = min(start + size, num_users)
     part = slice(ends[start], ends[stop])
     block = rows(
@@ -70,8 +74,13 @@ def user_factors(
       least_chunks=chunks,
     )
     fitted = fitted_users(put_rows(block), items).factors.user
-    found[start:stop] = np.asarray(fitted)[: stop - start]
-  return found
+    return np.asarray(fitted)[: stop - start]
+
+  first, *rest = starts.tolist()
+  blocks = [found(first)]  # which compiles, once for all
+  with ThreadPoolExecutor(os.cpu_count()) as pool:
+    blocks += pool.map(found, rest)
+  return np.concatenate(blocks)
 
 
 def fold_in(

@@ -206,64 +206,45 @@ def _item_sums(key, state: State, data: Data) -> State:
   return state._replace(known=_known_items(state))
 
 
-def _unless_hidden(factors, key, state: State, data: Data) -> State:
-  """A step of `factors`, or of `_item_sums` where these are hidden."""
-  return _one_of(_hidden(state), _item_sums, factors, key, state, data)
-
-
-def _unless_few(step, few, key, state: State, data: Data) -> State:
-  """`step`, or `few` where users have too few ratings, by their number."""
-  is_few = state.ratings < state.hyper.needed
-  return _one_of(is_few, few, step, key, state, data)
-
-
 def _nothing(key, state: State, data: Data) -> State:
   del key, data
   return state
-
-
-def _one_of(first: jax.Array, one, other, key, state: State, data: Data):
-  """The state after `one` where `first`, else after `other`."""
-  # One of the two draws from the key, also where a batch computes both.
-  kind, bits = jax.random.key_impl(key), jax.random.key_data(key)
-
-  def of(step):
-    return lambda bits, state: step(
-      jax.random.wrap_key_data(bits, impl=kind), state, data
-    )
-
-  return jax.lax.cond(first, of(one), of(other), bits, state)
 
 
 @functools.cache
 def _step(pure: bool, decides: bool, shift: int):
   """A step; one object for equal arguments. Privacy: see `power_mf`."""
   how = pure, shift
-  phases = [
-    lambda key, state, data: _item_means(key, state, data, how),
-    lambda key, state, data: _user_biases(key, state, data, how),
-    functools.partial(_unless_hidden, _user_factors),
-    functools.partial(_unless_hidden, _item_factors),
-  ]
-  if decides:
-    alone = lambda key, state, data: _item_means_alone(key, state, data, shift)
-    instead = [alone, *[_nothing] * 3]
-    phases = [with_number] + [
-      functools.partial(_unless_few, step, few)
-      for step, few in zip(phases, instead, strict=True)
-    ]
+  item_means = lambda key, state, data: _item_means(key, state, data, how)
+  user_biases = lambda key, state, data: _user_biases(key, state, data, how)
+  alone = lambda key, state, data: _item_means_alone(key, state, data, shift)
+  # In order, the last two in turn; then what there is instead of some.
+  phases = [item_means, user_biases, _user_factors, _item_factors]
+  phases = [with_number, *phases] if decides else phases
+  hidden, few, none = (len(phases) + place for place in range(3))
+  branches = [*phases, _item_sums]
+  branches += [alone, _nothing] if decides else []
+
+  def branch(state: State) -> jax.Array:
+    """Which of `branches` is next, by noisy sums."""
+    first = len(phases) - 2
+    done = state.done
+    place = jnp.where(done < first, done, first + (done - first) % 2)
+    found = jnp.where((place >= first) & _hidden(state), hidden, place)
+    if not decides:
+      return found
+    # Users have too few ratings, by their number.
+    is_few = (state.ratings < state.hyper.needed) & (place > 0)
+    return jnp.where(is_few, jnp.where(place == 1, few, none), found)
 
   def step(key: jax.Array, state: State, data: Data) -> State:
-    done = state.done
     if pure:
-      state = phases[0](key, state, data)
+      found = item_means(key, state, data)
     else:
-      # The last two in turn.
-      first = len(phases) - 2
-      phase = jnp.where(done < first, done, first + (done - first) % 2)
       of = lambda each: lambda key, state: each(key, state, data)
-      state = jax.lax.switch(phase, [*map(of, phases)], key, state)
-    return state._replace(done=done + 1)
+      # One switch and not several, so that nothing is compiled twice.
+      found = jax.lax.switch(branch(state), [*map(of, branches)], key, state)
+    return found._replace(done=state.done + 1)
 
   return step
 
@@ -288,6 +269,7 @@ def _model(state: State, data: Data) -> Release:
   return fitted_users(data.by_user, _released(state))
 
 
+@jax.jit  # Every report of a run has one: many small operations.
 def _released(state: State) -> Release:
   """Items; users fit around no bias, slope 1 and no vector."""
   hyper, known, item = state.hyper, state.known, _items(state)
@@ -328,24 +310,8 @@ def power_mf(config: PowerMFConfig) -> System:
     if config.rank:
       lattice.check_size(data, config.lattice_bits)
     users, items = (rows.num_rows for rows in data)
-    zero, needed = jnp.float32(0), settings.needed_ratings(config, users)
-    means = lambda rows: Means(
-      jnp.zeros(rows), jnp.ones(rows), zero, jnp.zeros(rows)
-    )
-    start = jax.random.normal(key, (items, config.rank))
-    return State(
-      factors=Factors(jnp.zeros((users, config.rank)), start),
-      user=means(users),
-      item=means(items),
-      known=means(items),
-      prior=jnp.zeros((config.rank, config.rank)),
-      counted=Sums(jnp.zeros(items), zero),
-      left=Sums(jnp.zeros(items), zero),
-      pair=Pair(*jnp.zeros((2, items)), *jnp.ones(2)),
-      ratings=jnp.int32(0),
-      done=jnp.int32(0),
-      hyper=hyper._replace(needed=jnp.float32(needed)),
-    )
+    needed = jnp.float32(settings.needed_ratings(config, users))
+    return _start(key, hyper._replace(needed=needed), config.rank, users, items)
 
   return System(
     init=init,
@@ -354,6 +320,30 @@ def power_mf(config: PowerMFConfig) -> System:
     steps=plan.steps,
     guarantee=plan.guarantee,
     scale=config.scale,
+  )
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def _start(key: jax.Array, hyper: Any, rank: int, users: int, items: int):
+  """The first state; one program, where each array would be one."""
+  zero = jnp.float32(0)
+  means = lambda rows: Means(
+    jnp.zeros(rows), jnp.ones(rows), zero, jnp.zeros(rows)
+  )
+  return State(
+    factors=Factors(
+      jnp.zeros((users, rank)), jax.random.normal(key, (items, rank))
+    ),
+    user=means(users),
+    item=means(items),
+    known=means(items),
+    prior=jnp.zeros((rank, rank)),
+    counted=Sums(jnp.zeros(items), zero),
+    left=Sums(jnp.zeros(items), zero),
+    pair=Pair(*jnp.zeros((2, items)), *jnp.ones(2)),
+    ratings=jnp.int32(0),
+    done=jnp.int32(0),
+    hyper=hyper,
   )
 
 

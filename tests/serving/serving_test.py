@@ -587,7 +587,7 @@ def test_reasons_add_up_to_the_score(small_ratings, kind):
   titles = {reason.title for row in found for reason in row.why}
   assert titles == {None, 'First'}
   index = {u: i for i, u in enumerate(model.user_ids.tolist())}
-  label = models.labels(small_ratings.value, fit)
+  label = reasons.labels(small_ratings.value, fit)
   for row in found[::7]:
     user = index[row.user]
     mine = small_ratings.user == user
