@@ -209,7 +209,7 @@ def _item_means(key, state: State, data: Data, how) -> State:
   rows, users = data.by_item, data.by_user.num_rows
   label = _label(rows, state, None)
   pair = noisy_pair(key, state, rows, users, label, how)
-  item = shrunk_means(**pair._asdict(), most=users)
+  item = shrunk_means(**pair._asdict(), most=users, pure=how[0])
   return state._replace(item=item, known=item, pair=pair)
 
 
@@ -445,7 +445,7 @@ def power_mf(config: PowerMFConfig) -> System:
     if config.rank:
       lattice.check_size(data, config.lattice_bits)
     users, items = (rows.num_rows for rows in data)
-    zero, needed = jnp.float32(0), settings.needed_ratings(config, users)
+    zero, needed = jnp.float32(0), settings.needed_ratings(config, users, items)
     means = lambda rows: Means(
       jnp.zeros(rows), jnp.ones(rows), zero, jnp.zeros(rows)
     )
