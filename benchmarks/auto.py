@@ -14,8 +14,11 @@ Data sets may be run one by one, each with a --json of its own: with
 --from_json=FILE,FILE.. nothing is run, and all that is in these is checked and
 drawn.
 
+The last lines are a table of all figures, with `auto` before a slash and means
+alone after it, and what fails.
+
 What must hold of means over seeds, each but for 0.003; the exit code is 1 where
-it does not, and the last lines say what fails:
+it does not:
 
   auto is no worse than the user mean, nor than rank 0 at the same budget;
   more epsilon is no worse than less;
@@ -96,6 +99,7 @@ def main(argv: Sequence[str]) -> int:
     for name, rows in figures.items()
     for each in failures(rows)
   ]
+  print(table(figures))
   print('\n'.join(failed) or 'all that must hold does')
   return 1 if failed else 0
 
@@ -204,6 +208,36 @@ def curve(rows: Rows, what: str, unit: str) -> dict[float, float]:
   }
 
 
+def table(figures: dict[str, Rows]) -> str:
+  """Markdown: means over seeds by data set, unit and epsilon.
+
+  What is not private stands in the first of a data set's rows.
+  """
+  epsilons = [*map(float, _EPSILONS.value)]
+  levels = [*_LEVELS]
+  lines = [
+    ['', *levels, 'protected', *(f'{each:g}' for each in epsilons)],
+    ['---'] * (2 + len(levels) + len(epsilons)),
+  ]
+  for name, rows in figures.items():
+    first = [name, *(shown(rows.get(label)) for label in levels)]
+    for unit in _UNITS.value:
+      cells = [
+        ' / '.join(
+          shown(rows.get(f'{what}, {unit}, epsilon {epsilon:g}'))
+          for what in ('auto', 'means alone')
+        )
+        for epsilon in epsilons
+      ]
+      lines.append([*first, unit, *cells])
+      first = [''] * len(first)
+  return '\n'.join(f'| {" | ".join(each)} |' for each in lines)
+
+
+def shown(row: dict[str, Any] | None) -> str:
+  return f'{np.mean(row["rmse"]):.3f}'.removeprefix('0') if row else '-'
+
+
 def failures(rows: Rows) -> Iterator[str]:
   """What must hold of a data set and does not, in units of its ratings."""
   user_mean = float(np.mean(rows['user mean']['rmse']))
@@ -232,8 +266,8 @@ def draw(path: str, figures: dict[str, Rows]) -> None:
   """Writes the picture: RMSE by epsilon, of all data sets."""
   from matplotlib.figure import Figure
 
-  columns = 3
-  rows_of = -(-(len(figures) + 1) // columns)  # one more for the legend
+  columns = min(3, len(figures))
+  rows_of = -(-len(figures) // columns)
   figure = Figure(figsize=(4 * columns, 3 * rows_of), layout='constrained')
   places = figure.subplots(rows_of, columns, squeeze=False).ravel()
   for axes in places[len(figures) :]:
@@ -249,8 +283,29 @@ def draw(path: str, figures: dict[str, Rows]) -> None:
     axes.set_ylabel('held-out RMSE')
     axes.set_title(name, fontsize=10)
     axes.grid(alpha=0.25)
-  places[-1].legend(shown.values(), shown.keys(), loc='center', fontsize=10)
+    _without_far(axes, np.mean(rows['user mean']['rmse']))
+  figure.legend(
+    shown.values(), shown.keys(), loc='outside lower center', ncols=4
+  )
   plots.save(path, places[0], mode=None)
+
+
+def _without_far(axes: Any, height: float) -> None:
+  """Leaves the user mean out where all else would be flat beside it."""
+  heights = [
+    float(each)
+    for line in axes.lines
+    for each in line.get_ydata()
+    if each != height
+  ]
+  low, high = min(heights), max(heights)
+  if height > high + 0.5 * (high - low):
+    room = 0.08 * (high - low)
+    axes.set_ylim(low - room, high + 2 * room)
+    axes.text(
+      0.98, 0.96, f'user mean {height:.3f}', transform=axes.transAxes,
+      ha='right', va='top', fontsize=8,
+    )  # fmt: skip
 
 
 def _lines(axes: Any, rows: Rows) -> Iterator[tuple[str, Any]]:

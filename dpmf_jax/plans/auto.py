@@ -109,8 +109,9 @@ def recommended(
   every 6 of it, 3 to 16 of them, in 6 rounds below 24 and in 8 from there; and
   item means alone below 14, or where delta is 0 or there are fewer items than a
   user must have ratings of. With factors it counts ratings first, if it is not
-  in a ledger, and releases item means alone where users have too few
-  (`number_share`). Unit 'user' is `dpals`, with a rank by `auto.rank_for`.
+  in a ledger, and releases item means alone where there are too few
+  (`number_share`); factors are then also tried where whole users would have
+  some. Unit 'user' is `dpals`, with a rank by `auto.rank_for`.
 
   Args:
     unit: what is protected.
@@ -150,7 +151,10 @@ def recommended(
   rank, rounds = 0, 1
   if delta > 0 and num_items >= power_mf.LEAST_OWN:
     strength = signal(**facts, **budget)
-    if strength >= _MIN_SIGNAL:
+    # What would do for whole users does for ratings, of which there may be more
+    # than most tables of that size have: a run that counts them finds out.
+    counted = not in_ledger and rank_for(mu, **facts) > 0
+    if strength >= _MIN_SIGNAL or counted:
       lowest, highest = _RANKS
       rank = math.floor(strength / _SIGNAL_PER_FACTOR + 0.5)
       rank = min(max(rank, lowest), highest)

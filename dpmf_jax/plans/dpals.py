@@ -43,8 +43,6 @@ VOTE_SHARE = 0.1
 # users' votes may end vectors.
 _MEANS_FIRST = 0.1
 ATTEMPTS = 4
-# Ratings of a user, about, from which on vectors are tried.
-LEAST_OWN = 5.0
 # Part of delta that is kept for the end of the noise's tails. What they take
 # depends on the number of items, which a guarantee does not look up.
 TAIL_SHARE = 1e-4

@@ -45,7 +45,7 @@ HALF_BIAS_RIDGE = 20.0
 # Where there are fewer ratings, item means are asked for instead of factors: mu
 # N / sqrt(U I), and N / U. With ten ratings, half of what a factor explains is
 # known to a user, if that is a tenth of what they leave unexplained.
-LEAST_SIGNAL = 24.0
+LEAST_SIGNAL = 27.0
 LEAST_OWN = 10.0
 
 
@@ -73,10 +73,10 @@ class PowerMFConfig:
       times the ratings that they are thought to need, and more of item means
       elsewhere; with 0 factors are asked for everywhere.
     number_share: Part of epsilon for the number of ratings, which is asked for
-      before all else. Where it is below `caution` times 10 for each user, item
-      means alone are released, with L2-Laplace noise as with rank 0. With 0 it
-      is not asked for and all noise is Gaussian, of which more runs fit into
-      the budget of a ledger.
+      before all else. Where there are fewer than factors are thought to need,
+      item means alone are released, with L2-Laplace noise as with rank 0. With
+      0 it is not asked for and all noise is Gaussian, of which more runs fit
+      into the budget of a ledger.
     shift: Bits dropped from exact counts and sums; more for more users.
     lattice_bits: Sums of factors are rounded to 2^-this of their largest term,
       for at most 2^(30 - this) users and items.
@@ -199,16 +199,25 @@ def loss(config: PowerMFConfig) -> float:
   return 1 / _event(config, max(_shares(config))).noise_multiplier
 
 
-def needed_ratings(config: PowerMFConfig, num_users: int) -> float:
+def needed_ratings(
+  config: PowerMFConfig, num_users: int, num_items: int
+) -> float:
   """With fewer item means are all that is asked for, if they are counted.
 
-  Users with a few ratings each are worth no factors, and their biases are not
-  known well enough to make items' means better: means then are best off with
-  all of a pure epsilon, whose noise is less than half.
+  Users with a few ratings each are worth no factors, nor are tables whose
+  singular values noise hides: means then are best off with all of a pure
+  epsilon, whose noise is less than half.
 
-  Privacy: of settings and of the length of the list of users.
+  Privacy: of settings and of the lengths of the lists of users and items.
   """
-  return config.caution * LEAST_OWN * num_users
+  of_users, of_cells = _least_ratings(config)
+  return max(of_users * num_users, of_cells * (num_users * num_items) ** 0.5)
+
+
+def _least_ratings(config: PowerMFConfig) -> tuple[float, float]:
+  """For each user, and for the square root of the number of cells."""
+  of_cells = LEAST_SIGNAL / loss(config)
+  return config.caution * LEAST_OWN, config.caution * of_cells
 
 
 def pair_sensitivity(config: PowerMFConfig) -> float:
@@ -332,6 +341,7 @@ def _decided_plan(config: PowerMFConfig) -> Plan:
   number, factors = _parts(config).number, _factors_plan(config)
   means = _means_plan(config)
   events = factors.guarantee.event, means.guarantee.event
+  of_users, of_cells = _least_ratings(config)
   return dataclasses.replace(
     factors,
     guarantee=dataclasses.replace(
@@ -342,8 +352,9 @@ def _decided_plan(config: PowerMFConfig) -> Plan:
       ),
       mechanism='the number of ratings with the difference of two geometric '
       f'numbers, which is {number.epsilon:.6g}-DP but for a delta of '
-      f'{number.uncovered:.2g}; where that is at least '
-      f'{needed_ratings(config, 1):g} for each user, '
+      f'{number.uncovered:.2g}; where that is at least {of_users:g} for each '
+      f'user and {of_cells:.6g} times the square root of the number of pairs '
+      'of a user and an item, '
       f'{factors.guarantee.mechanism}; and where it is not, in place of all '
       f'this, {means.guarantee.mechanism}',
     ),

@@ -30,7 +30,12 @@ from dpmf_jax.mechanisms import noise
 from dpmf_jax.plans import dpals as plans
 from dpmf_jax.plans.dpals import DPALSConfig
 from dpmf_jax.rows import Data
-from dpmf_jax.systems import dpals_items, dpals_users, dpals_votes
+from dpmf_jax.systems import (
+  dpals_items,
+  dpals_taste,
+  dpals_users,
+  dpals_votes,
+)
 from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Fit, Release, System
 
@@ -71,6 +76,7 @@ def hyper_of(config: DPALSConfig, num_users: int) -> Any:
     vote_bound=plans.vote_bound(config),
     alternatives=np.array(plans.alternatives(config), np.float32),
     means_first=plans.means_first(config),
+    steps=config.steps,
     memory=plans.MEMORY,
     final_bias_ridge=plans.FINAL_BIAS_RIDGE,
     noise=noise.lattice_noise(
@@ -226,10 +232,19 @@ def _after(state: State, items: dpals_items.Items, noisy: jax.Array) -> State:
   votes = dpals_votes.updated(before, noisy, hyper.noise.std, hyper.vote_bound)
   wanted = dpals_votes.vectors_help(votes, hyper.alternatives)
   wanted = wanted | (made < plans.ATTEMPTS)
-  # Once they have ended they stay as they are; and who has a few ratings cannot
-  # say what they like.
+  # Once they have ended they stay as they are.
   wanted = wanted & ((state.share > 0) | (made < 1))
-  wanted = wanted & ((items.own > plans.LEAST_OWN) | (made < 0))
+  if items.vector.shape[1]:
+    pays = dpals_taste.pays(
+      items,
+      std=hyper.noise.std,
+      quarter=hyper.quarter,
+      share=hyper.vector_share,
+      now=state.share,
+      memory=hyper.memory,
+      left=hyper.steps - done,
+    )
+    wanted = wanted & (pays | (done != jnp.maximum(hyper.means_first, 1)))
   share = _share(wanted, done, hyper)
   return State(state.factors, items, votes, share, done, hyper)
 

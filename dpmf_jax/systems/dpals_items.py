@@ -28,10 +28,10 @@ from dpmf_jax.kernels.dense import eigen, one_at_a_time
 from dpmf_jax.mechanisms.clipping import clip_rows
 
 # Of ratings in quarters, a quarter of the scale's width; from MovieLens.
-_SPREAD = 0.25  # variance of item means, before sums are seen
+SPREAD = 0.25  # variance of item means, before sums are seen
 _SPREAD_ITEMS = 20.0  # how many items' worth of weight that has
 _SPREADS = 0.02, 1.0  # what it may be
-_RATING = 0.8  # variance of a rating around mean and bias
+RATING = 0.8  # variance of a rating around mean and bias
 _SCALE = 0.3  # root mean square of a coordinate of a vector
 # Bounds on what is public, so that users' equations fit into integers.
 MAX_NORM = 2.0  # of a vector
@@ -64,6 +64,7 @@ class Items(NamedTuple):
   vector: jax.Array  # [I, D]
   size: jax.Array  # [D] of users' coordinates, against one another
   own: jax.Array  # [] ratings of a user, about
+  weighed: jax.Array  # [] what a rating counts in sums, about
   sums: Sums
 
 
@@ -76,7 +77,7 @@ def start(
   vector = clip_rows(vector, MAX_NORM * quarter)
   sums = Sums(zero, zero, zero, zero, jnp.zeros((num_items, rank)), zero)
   one = jnp.ones(())
-  return Items(zero, zero, zero + 1.0, vector, jnp.ones(rank), one, sums)
+  return Items(zero, zero, zero + 1.0, vector, jnp.ones(rank), one, one, sums)
 
 
 def updated(
@@ -112,15 +113,16 @@ def updated(
   own = _own_ratings(sums, count_scale, num_users)
   # Of one rating's terms. A user of n ratings has a weight of contribution /
   # (length sqrt(n)), or 1 if that is less, and `own` is n times that.
-  length = jnp.hypot(quarter * _RATING**0.5, count_scale)
+  length = jnp.hypot(quarter * RATING**0.5, count_scale)
   own = own * jnp.maximum(1.0, own * jnp.square(length / contribution))
   room = contribution / (length * jnp.sqrt(own))
-  rating = _RATING * jnp.minimum(1.0, room)
+  weighed = jnp.minimum(1.0, room)
+  rating = RATING * weighed
   # Residuals are count * (mean - reference) with the true count in all sweeps,
   # so the reference is put back once, with the best estimate of it.
   total = (sums.residual + count * sums.reference) / sums.precision
   of_total = jnp.square(error) + count * rating * jnp.square(quarter)
-  spread = spread_of_means(total, count, of_total, _SPREAD * quarter**2)
+  spread = spread_of_means(total, count, of_total, SPREAD * quarter**2)
   mean = shrunk_means(total, count, of_total, spread)
   mean = jnp.clip(mean, -MAX_MEAN * quarter, MAX_MEAN * quarter)
   vector, size = items.vector, items.size
@@ -144,7 +146,7 @@ def updated(
   # Where users have few ratings, terms may be longer.
   weight = weight / jnp.sqrt(typical) * jnp.maximum(room, 1.0)
   weight = jnp.minimum(weight, MAX_ITEM_WEIGHT)
-  return Items(mean, count, weight, vector, size, own, sums)
+  return Items(mean, count, weight, vector, size, own, weighed, sums)
 
 
 def _own_ratings(
@@ -177,16 +179,16 @@ def totals(items: Items) -> Totals:
 
 def common_mean(items: Items) -> jax.Array:
   """[] the mean of all ratings, less the center."""
-  return _mean_over_ratings(items.mean, items.counts)
+  return mean_over_ratings(items.mean, items.counts)
 
 
 def popularity(items: Items) -> jax.Array:
   """[I] logarithms of counts, less their mean over ratings."""
   size = jnp.log(items.counts + _FEW)
-  return size - _mean_over_ratings(size, items.counts)
+  return size - mean_over_ratings(size, items.counts)
 
 
-def _mean_over_ratings(values: jax.Array, counts: jax.Array) -> jax.Array:
+def mean_over_ratings(values: jax.Array, counts: jax.Array) -> jax.Array:
   """[] of `values` [I]; before any sweep counts are 0."""
   return jnp.sum(values * counts) / jnp.maximum(jnp.sum(counts), 1e-6)
 
@@ -213,7 +215,7 @@ def spread_of_means(
   Errors have `variance` [I]. The likeliest one (Fisher scoring), held to the
   `usual` one by a few items' worth of weight.
   """
-  low, high = (usual / _SPREAD * each for each in _SPREADS)
+  low, high = (usual / SPREAD * each for each in _SPREADS)
   held = _SPREAD_ITEMS / jnp.square(usual)
 
   def improved(_, spread):

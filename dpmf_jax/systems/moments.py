@@ -45,6 +45,7 @@ from dpmf_jax.kernels import moments as kernel
 from dpmf_jax.kernels.dense import eigen
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.mechanisms import noise
+from dpmf_jax.plans.dpals import own_bias_ridge
 from dpmf_jax.plans.moments import (
   ANSWERS,
   STEPS,
@@ -83,7 +84,13 @@ _MIN_TOGETHER, _LEAST_COUNT = 2.0, 0.5
 _LEAST_SIZE = 0.05
 # What they are about, before it is known, and how far pairs must stand out of
 # the noise times the number of a user's ratings.
-_USUAL_SIZE, _MIN_TOLD = 0.5, 25.0
+_USUAL_SIZE, _MIN_TOLD = 0.5, 10.0
+# By rating, variances of users' biases differ by about this, in that of
+# residuals, and what pairs have in common because biases are taken off is
+# off by about this part of it, as numbers of ratings differ.
+_BIASES, _OFF = 0.5, 0.3
+# What they may be.
+_LEAST_BIASES, _MOST_BIASES = 0.05, 2.0
 
 
 class Sums(NamedTuple):
@@ -99,6 +106,7 @@ class State(NamedTuple):
   means_std: jax.Array  # [] of the noise of `sums.first`
   mean: jax.Array  # [I], less the center
   ridge: jax.Array  # [] of users' vectors
+  bias_ridge: jax.Array  # [] of users' biases, at home
   done: jax.Array  # int32, steps so far
   hyper: Any
 
@@ -151,27 +159,39 @@ def _with_means(
 ) -> State:
   """The state with means alone."""
   hyper, sums = state.hyper, state.sums._replace(first=noisy)
-  own = None
-  if unit == 'user':
-    own = ratings_of_a_user(noisy, hyper.counted, len(state.factors.user))
-    own = own, hyper.sent_ridge
-  mean = item_means(noisy, hyper.counted, std, own) * hyper.width
+  users = len(state.factors.user)
+  own = ratings_of_a_user(noisy, hyper.counted, users, unit)
+  mean = _means(noisy, hyper, std, own, unit)
   rank = state.factors.item.shape[1] - 2
   item = _items(jnp.zeros((len(mean), rank)), mean)
   factors = state.factors._replace(item=item)
-  return state._replace(sums=sums, mean=mean, means_std=std, factors=factors)
+  ridge = own_bias_ridge(hyper.home_ridge, own)
+  return state._replace(
+    sums=sums, mean=mean, means_std=std, bias_ridge=ridge, factors=factors
+  )
+
+
+def _means(
+  noisy: jax.Array, hyper: Any, std: jax.Array, own: jax.Array, unit: Unit
+) -> jax.Array:
+  """[I] less the center, if a user has about `own` ratings."""
+  biased = Biased(own, hyper.sent_ridge, unit == 'user')
+  return item_means(noisy, hyper.counted, std, biased) * hyper.width
 
 
 def ratings_of_a_user(
-  noisy: jax.Array, counted: jax.Array, num_users: int
+  noisy: jax.Array, counted: jax.Array, num_users: int, unit: Unit
 ) -> jax.Array:
-  """[] about how many a user has, from the first sums, by user.
+  """[] about how many a user has, from the first sums.
 
-  With n of them they count sqrt(n) times what one does.
+  By user, n of them count sqrt(n) times what one does.
   """
-  root = jnp.maximum(jnp.sum(noisy[:, 0]), 0.0) / num_users
-  root = root * jnp.hypot(1.0, _RESIDUAL / counted)
-  return jnp.clip(jnp.square(root), 1.0, len(noisy))
+  number = jnp.maximum(jnp.sum(noisy[:, 0]), 0.0) / num_users
+  if unit == 'user':
+    number = jnp.square(number * jnp.hypot(1.0, _RESIDUAL / counted))
+  else:
+    number = number / counted
+  return jnp.clip(number, 1.0, len(noisy))
 
 
 def _again(draws: noise.Draws, state: State, data: Data) -> State:
@@ -267,11 +287,16 @@ def item_counts(
   return jnp.maximum(count, 1e-3 * jnp.max(count))
 
 
+class Biased(NamedTuple):
+  """What users took off their ratings before these were summed."""
+
+  number: jax.Array  # [] of a user's ratings, about
+  ridge: jax.Array  # [] of their bias
+  shortened: bool  # whether longer rows weigh less
+
+
 def item_means(
-  noisy: jax.Array,
-  counted: jax.Array,
-  std: jax.Array,
-  own: tuple[jax.Array, jax.Array] | None = None,
+  noisy: jax.Array, counted: jax.Array, std: jax.Array, own: Biased
 ) -> jax.Array:
   """Means [I] of residuals, in widths of the scale, from the first sums.
 
@@ -280,10 +305,9 @@ def item_means(
 
   Args:
     noisy, counted, std: the sums, what a rating counts, and their noise.
-    own: by user, (n, r), the number of a user's ratings, about, and the ridge
-      of their bias. Of a common mean n / (n + r) went with the bias, of an
-      item's own 1 / (n + r), and as a row that is longer weighs less, about
-      1 / (n + 1) of it, too. All of that is put back.
+    own: of n ratings and a ridge of r. Of a common mean n / (n + r) went with
+      the bias, of an item's own 1 / (n + r), and where a row that is longer
+      weighs less, about 1 / (n + 1) of it, too. All of that is put back.
   """
   count, total = item_counts(noisy, counted, std), noisy[:, 1]
   common = jnp.sum(total) / jnp.sum(count)
@@ -293,14 +317,15 @@ def item_means(
   part = jnp.square(count) * spread
   apart = apart / count * part / (part + jnp.square(std))
   half = 2.0 ** (LABEL_BITS - 1)
-  if own is not None:
-    both = own[0] + own[1]
-    times = both / own[1]
-    error = times * std * jnp.sqrt(1.0 * len(count)) / jnp.sum(count)
-    kept = 1 / (1 + jnp.square(error / (_COMMON * 2 * half)))
-    common = common * times * kept
-    shorter = 1 / (1 + jnp.square(counted / _RESIDUAL)) / (own[0] + 1)
-    apart = apart * both / (both - 1) / (1 - shorter)
+  both = own.number + own.ridge
+  times = both / own.ridge
+  error = times * std * jnp.sqrt(1.0 * len(count)) / jnp.sum(count)
+  kept = 1 / (1 + jnp.square(error / (_COMMON * 2 * half)))
+  common = common * times * kept
+  apart = apart * both / (both - 1)
+  if own.shortened:
+    shorter = 1 / (1 + jnp.square(counted / _RESIDUAL)) / (own.number + 1)
+    apart = apart / (1 - shorter)
   return jnp.clip(common + apart, -half, half) / 2.0**LABEL_BITS
 
 
@@ -310,6 +335,35 @@ class Pairs(NamedTuple):
   vector: jax.Array  # [I, I] V, its columns by size; 0 where noise hides them
   ridge: jax.Array  # [] of users' vectors: what V leaves of a residual's square
   number: jax.Array  # [] ratings of a user, about
+  common: jax.Array  # [] of a residual's square: product of any two of a user
+  error: jax.Array  # [] what noise makes that be off by
+
+
+def bias_ridge(pairs: Pairs, sent: jax.Array, usual: jax.Array) -> jax.Array:
+  """[] of users' biases in their fits, by what is left of them in residuals.
+
+  With y = b + e of a user's n ratings, residuals are y less n / (n + r) of
+  their mean. If b has k times the variance of e, two of them have a product of
+  k (r / (n + r))^2 + n / (n + r)^2 - 2 / (n + r), and a square of 1 more. Where
+  n is large, nothing is left of b, and the ridge is the usual one.
+
+  Args:
+    pairs: of residuals.
+    sent: r, the ridge of what was taken off.
+    usual: the ridge as far as that does not tell.
+  """
+  both = pairs.number + sent
+  seen = jnp.square(sent / both)
+  apart = pairs.number / jnp.square(both) - 2 / both
+  product = seen * pairs.ridge / usual + apart
+  expected = product / (1 + product)
+  # How far this varies with k, against errors.
+  known = jnp.square(_BIASES * seen)
+  error = jnp.square(pairs.error) + jnp.square(_OFF * apart)
+  known = known / (known + error)
+  found = expected + known * (pairs.common - expected)
+  variance = (found / jnp.maximum(1 - found, 0.1) - apart) / seen
+  return pairs.ridge / jnp.clip(variance, _LEAST_BIASES, _MOST_BIASES)
 
 
 def pairs_of(
@@ -361,8 +415,9 @@ def pairs_of(
   # What all pairs have in common is the users' biases, which are taken off, and
   # by too much where they have few ratings.
   off = jnp.where(diagonal, 0.0, together)
-  common = jnp.sum(jnp.where(diagonal, 0.0, products))
-  common = common / jnp.maximum(jnp.sum(off), 1e-30)
+  every = jnp.maximum(jnp.sum(off), 1e-30)
+  common = jnp.sum(jnp.where(diagonal, 0.0, products)) / every
+  error = errors[0] * (2.0 * pairs) ** 0.5 / every
   rated = jnp.sqrt(jnp.maximum(factor, 1e-30)) * part
   shared = (
     (products - common * off)
@@ -396,7 +451,8 @@ def pairs_of(
   part_shared = jax.lax.fori_loop(0, _TIMES, again, part_shared)
   vector = jnp.where(told, factors(part_shared), 0.0)
   own = 1 - jnp.sum(part[:, None] * jnp.square(vector))
-  return Pairs(vector, jnp.maximum(own, _LEAST_OWN), number)
+  own = jnp.maximum(own, _LEAST_OWN)
+  return Pairs(vector, own, number, common, error)
 
 
 def cleaned(
@@ -435,14 +491,17 @@ def _with_items(state: State, unit: Unit) -> State:
   if unit == 'rating':
     second, stds = _in_own_units(second, stds)
   found = pairs_of(_finite(second), count, stds, _ALONE[unit])
-  mean = state.mean
-  if unit == 'user':
-    own = found.number, hyper.sent_ridge
-    mean = item_means(sums.first, hyper.counted, state.means_std, own)
-    mean = mean * hyper.width
+  mean = _means(sums.first, hyper, state.means_std, found.number, unit)
   item = _items(found.vector[:, -rank:], mean)
-  factors = state.factors._replace(item=item)
-  return state._replace(factors=factors, mean=mean, ridge=found.ridge)
+  ridge = found.ridge * own_bias_ridge(hyper.home_ridge, found.number)
+  if unit == 'rating':
+    ridge = bias_ridge(found, hyper.sent_ridge, ridge)
+  return state._replace(
+    factors=state.factors._replace(item=item),
+    mean=mean,
+    ridge=found.ridge,
+    bias_ridge=ridge,
+  )
 
 
 def _in_own_units(
@@ -485,7 +544,7 @@ def model(state: State, data: Data) -> Release:
   """Items, and what each user fits to their own ratings; not released."""
   hyper, item = state.hyper, state.factors.item
   prior = jnp.zeros(item.shape[1]).at[-2].set(1.0)
-  ridge = jnp.full_like(prior, state.ridge).at[-1].set(hyper.home_ridge)
+  ridge = jnp.full_like(prior, state.ridge).at[-1].set(state.bias_ridge)
   fit = Fit(prior, ridge.at[-2].set(jnp.inf))
   count = item_counts(state.sums.first, hyper.counted, state.means_std)
   items = Release(Factors(None, item), hyper.center, fit, count)
@@ -523,7 +582,9 @@ def moments(config: MomentsConfig) -> System:
     )
     sums = Sums(jnp.zeros((items, 2)), jnp.zeros((2, items, items)))
     std, one = hyper.means.std, jnp.float32(1)
-    return State(factors, sums, std, zero, one, jnp.int32(0), hyper)
+    return State(
+      factors, sums, std, zero, one, hyper.home_ridge, jnp.int32(0), hyper
+    )
 
   return System(
     init=init,

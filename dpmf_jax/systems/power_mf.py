@@ -92,7 +92,7 @@ def _item_means(key, state: State, data: Data, how) -> State:
   rows, users = data.by_item, data.by_user.num_rows
   label = labels(rows, state, None)
   pair = noisy_pair(key, state, rows, users, label, how)
-  item = shrunk_means(**pair._asdict(), most=users)
+  item = shrunk_means(**pair._asdict(), most=users, pure=how[0])
   return state._replace(item=item, known=item, pair=pair)
 
 
@@ -310,7 +310,7 @@ def power_mf(config: PowerMFConfig) -> System:
     if config.rank:
       lattice.check_size(data, config.lattice_bits)
     users, items = (rows.num_rows for rows in data)
-    needed = jnp.float32(settings.needed_ratings(config, users))
+    needed = jnp.float32(settings.needed_ratings(config, users, items))
     return _start(key, hyper._replace(needed=needed), config.rank, users, items)
 
   return System(

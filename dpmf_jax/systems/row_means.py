@@ -7,7 +7,8 @@ estimate is the posterior mean of m where
   log(1 + n) is normal over rows,
   m given n is normal around a straight line in log(1 + n),
 
-and the five numbers of these two laws are those that fit the rows best (EM).
+and the five numbers of these two laws are those that fit the rows best (EM),
+but that numbers of all rows are to sum to what noisy counts do.
 With little noise this is the row's own mean, with much noise the line, whose
 height is then the mean of all ratings. n is summed over by a rule of nodes of
 each row's own, where the noisy count leaves it likely.
@@ -15,12 +16,16 @@ each row's own, where the noisy count leaves it likely.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 _NODES = 16
+# Means of Gamma(3/2) variables of mean 1 between their quantiles, which are as
+# many variances that are equally likely.
+_PURE = 0.1893, 0.4761, 0.7933, 1.2356, 2.3058
 _REACH = 5.0  # standard deviations of the count's noise that nodes cover
 _ROUNDS = 20
 # What the laws start from, and are held to by this many rows' worth of weight.
@@ -53,6 +58,7 @@ def shrunk_means(
   count_variance: jax.Array,
   total_variance: jax.Array,
   most: int,
+  pure: bool = False,
 ) -> Means:
   """Means of rows, in units in which ratings of a row have variance 1.
 
@@ -62,16 +68,24 @@ def shrunk_means(
     count_variance: [] of the noise of a count.
     total_variance: [] of the noise of a sum.
     most: the largest number of ratings that a row can have.
+    pure: whether the noise is L2-Laplace in two dimensions: Gaussian with a
+      variance of each row's own, which has a Gamma law of shape 3/2.
 
   Privacy: a function of its arguments, which are released with noise.
   """
   count_variance = jnp.maximum(count_variance, 1e-3)
-  n, log_weight = _nodes(number, count_variance, most)
+  times = _PURE if pure else (1.0,)
+  n, log_weight = _nodes(number, count_variance, most, times)
+  total_variance = total_variance * jnp.repeat(jnp.array(times), _NODES)[None]
   z = jnp.log1p(n)  # [R, G]
   sums = total[:, None]
   rows = len(number)
+  every = jnp.maximum(number.sum(), 1.0)
   average = jnp.maximum(number.mean(), 1.0)
   middle = jnp.log1p(average)
+  # Of the sum of all counts, which is known better than what a law of them, by
+  # which no file was made, says of it.
+  known = every * every / (every * every + rows * count_variance)
 
   def posterior(laws):
     center, spread, height, slope, variance = laws
@@ -96,6 +110,7 @@ def shrunk_means(
     chance, _, moved, gain, errors = posterior(laws)
     variance = laws[4]
     center = (chance * z).sum() / rows
+    center = center + known * jnp.log(every / (chance * n).sum())
     spread = (chance * jnp.square(z - center)).sum() + _SPREAD * _SPREAD_ROWS
     left = jnp.square(moved) + variance * (1 - gain * n)
     left = (chance * left).sum() + _VARIANCE * _VARIANCE_ROWS
@@ -114,7 +129,7 @@ def shrunk_means(
       jnp.clip(left / (rows + _VARIANCE_ROWS), 0.02, 1.0),
     )
 
-  first = total.sum() / jnp.maximum(number.sum(), 1.0)
+  first = total.sum() / every
   laws = (middle - 0.5, _SPREAD, first, 0.0, _VARIANCE)
   laws = tuple(jnp.asarray(law, jnp.float32) for law in laws)
   laws = jax.lax.fori_loop(0, _ROUNDS, improved, laws)
@@ -127,9 +142,20 @@ def shrunk_means(
 
 
 def _nodes(
+  count: jax.Array, variance: jax.Array, most: int, times: Sequence[float]
+) -> tuple[jax.Array, jax.Array]:
+  """Numbers n [R, G] and the log of (node weight x chance of the count).
+
+  For each of `times` [K] the variance, which are equally likely, in turn.
+  """
+  parts = [_nodes_of(count, variance * each, most) for each in times]
+  n, chance = zip(*parts, strict=True)
+  return jnp.concatenate(n, axis=1), jnp.concatenate(chance, axis=1)
+
+
+def _nodes_of(
   count: jax.Array, variance: jax.Array, most: int
 ) -> tuple[jax.Array, jax.Array]:
-  """Numbers n [R, G] and the log of (node weight x chance of the count)."""
   reach = _REACH * jnp.sqrt(variance)
   low = jnp.clip(count - reach, 0.0, most)
   high = jnp.maximum(jnp.clip(count + reach, 1.0, most), low + 1.0)
@@ -138,4 +164,5 @@ def _nodes(
   place = (jnp.arange(_NODES, dtype=jnp.float32) + 0.5)[None] / _NODES
   n = low[:, None] + width * jnp.square(place)
   chance = -jnp.square(count[:, None] - n) / (2 * variance)
+  chance = chance - 0.5 * jnp.log(variance)
   return n, jnp.log(2 * place) + jnp.log(width) + chance

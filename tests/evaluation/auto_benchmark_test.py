@@ -45,6 +45,7 @@ def test_figures_of_several_runs_are_checked_and_drawn(tmp_path):
   fine = run(paths[0])
   assert fine.returncode == 0, fine.stderr
   assert 'all that must hold does' in fine.stdout
+  assert '| one | 1.000 | - | - | rating |' in fine.stdout
   both = run(*paths)
   assert both.returncode == 1
   assert 'two: rating, epsilon 2: 0.9600 is worse than 0.9500' in both.stdout

@@ -40,7 +40,13 @@ from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.rows import training_data
 from dpmf_jax.runs import folders
 from dpmf_jax.serving import models
-from dpmf_jax.systems import dpals, dpals_items, dpals_users, dpals_votes
+from dpmf_jax.systems import (
+  dpals,
+  dpals_items,
+  dpals_taste,
+  dpals_users,
+  dpals_votes,
+)
 from dpmf_jax.training import fit
 
 SCALE = (1.0, 5.0)
@@ -63,12 +69,16 @@ EXTREME = range(6)
 
 
 def state_after(config, data, sweeps):
-  """What some sweeps released, as any that is public."""
+  """What some sweeps released, as any that is public.
+
+  They have vectors, which so few ratings would not pay for.
+  """
   system = dpals.dpals(config)
   state = system.init(jax.random.key(3), data)
   step = jax.jit(system.step)
   for number in range(sweeps):
     state = step(jax.random.key(10 + number), state, data)
+    state = state._replace(share=state.hyper.vector_share)
   return state
 
 
@@ -615,6 +625,8 @@ def test_votes_end_vectors_and_give_their_share_to_means(crowd):
     vectors.append(np.asarray(state.items.vector))
     votes = state.votes._replace(total=against)
     state = step(jax.random.key(number), state._replace(votes=votes), data)
+    if number == 0:  # so few would not try
+      state = state._replace(share=state.hyper.vector_share)
   np.testing.assert_allclose(shares, [0] + [1.2] * 4 + [0] * 2, rtol=1e-6)
   changed = [(a != b).any() for a, b in itertools.pairwise(vectors)]
   assert changed == [False] + [True] * 4 + [False]
@@ -897,24 +909,40 @@ def test_where_users_have_few_ratings_these_weigh_more():
   np.testing.assert_allclose(many.weight, 1.0, rtol=0.05)
 
 
-def test_no_vectors_are_tried_where_users_have_few_ratings(crowd):
+def test_vectors_are_tried_where_taste_would_be_seen():
+  def tried(per_user, std=2.0, rank=2):
+    """Where there are so many ratings, and so much noise from now on."""
+    items = updated_items(per_user)
+    items = items._replace(vector=jnp.zeros((200, rank)))
+    return bool(
+      dpals_taste.pays(
+        items, std=jnp.float32(std), quarter=jnp.float32(1),
+        share=jnp.float32(1.2), now=jnp.float32(0), memory=jnp.float32(0.4),
+        left=jnp.int32(11),
+      )
+    )  # fmt: skip
+
+  assert tried(20.0)
+  # Users of a few ratings cannot tell what they like, nor can anybody in noise.
+  assert not tried(2.0)
+  assert not tried(20.0, std=100.0)
+  # The more there is to learn, the less of it is learned.
+  assert not tried(5.0, rank=16)
+
+
+@pytest.mark.parametrize('per_user', [2.0, 20.0])
+def test_a_run_tries_vectors_where_they_pay(crowd, per_user):
   data = training_data(crowd)
-  system = dpals.dpals(settings(rank=2, steps=12, epsilon=50.0, delta=1e-3))
-  state = jax.jit(system.step)(
-    jax.random.key(0), system.init(jax.random.key(0), data), data
+  system = dpals.dpals(settings(rank=2, steps=12))
+  state = system.init(jax.random.key(0), data)
+  items = updated_items(per_user)._replace(
+    vector=jnp.zeros((200, 2)), size=jnp.ones(2)
   )
-  votes = jnp.zeros(12)
-  shares = [
-    float(
-      dpals._after(
-        state._replace(done=jnp.int32(0)),
-        state.items._replace(own=jnp.float32(own)),
-        votes,
-      ).share
-    )
-    for own in (3.0, 8.0)
-  ]
-  assert shares == [0.0, pytest.approx(1.2)]
+  quiet = state.hyper._replace(
+    noise=state.hyper.noise._replace(std=jnp.float32(2))
+  )
+  after = dpals._after(state._replace(hyper=quiet), items, jnp.zeros(12))
+  assert float(after.share) == pytest.approx(1.2 if per_user > 5 else 0)
 
 
 # Choice and accuracy.

@@ -763,6 +763,38 @@ def test_little_data_is_never_worse_than_users_means(
   assert found < own + 0.003
 
 
+@pytest.mark.parametrize('unit', ['user', 'rating'])
+def test_users_who_differ_in_level_alone_are_as_well_off_as_with_means(unit):
+  train, out, value = drawn(6000, 20, 4, strength=0.0, level=3.8)
+  mean = np.bincount(train.item, train.value) / np.bincount(train.item)
+  rest = np.bincount(train.user, train.value - mean[train.item])
+  rmse = lambda x: np.sqrt(np.mean(np.square(np.clip(x, *SCALE) - value)))
+  # With the ridge that is best: 0.36 / 0.25.
+  alone = rmse(mean[out] + (rest / (4 + 1.44)))
+  more = BY_RATING if unit == 'rating' else {}
+  found, own, _ = errors(train, out, value, epsilon=10.0, rank=20, **more)
+  assert found < min(alone + (0.02 if unit == 'user' else 0.006), own)
+
+
+def test_what_pairs_have_in_common_says_how_users_differ():
+  number, sent = 5.0, 10.0
+  both = number + sent
+
+  def ridge(variance, error=0.0):
+    common = (sent / both) ** 2 * variance + number / both**2 - 2 / both
+    common = common / (1 + common)
+    pairs = moments.Pairs(
+      jnp.zeros((3, 3)), *map(jnp.float32, (1.0, number, common, error))
+    )
+    return float(moments.bias_ridge(pairs, jnp.float32(sent), jnp.float32(4)))
+
+  assert ridge(0.25) == pytest.approx(4, rel=1e-4)
+  assert ridge(1.0) == pytest.approx(1.1, abs=0.15)
+  assert ridge(0.1) > 7
+  # What noise hides is not taken for anything.
+  assert ridge(1.0, error=100.0) == pytest.approx(4, rel=1e-2)
+
+
 @pytest.mark.slow
 def test_few_ratings_of_a_user_are_no_worse_than_means():
   train, out, value = drawn(6000, 20, 4, strength=0.5, level=3.8)

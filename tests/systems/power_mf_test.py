@@ -1,6 +1,7 @@
 """Noisy power MF: sums, noise, estimates, accuracy and the rule."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,12 @@ from dpmf_jax.accounting import tails
 from dpmf_jax.evaluation import metrics
 from dpmf_jax.plans import selection
 from dpmf_jax.plans.auto import recommended
-from dpmf_jax.plans.power_mf import PowerMFConfig, lattice_spacing, plan
+from dpmf_jax.plans.power_mf import (
+  PowerMFConfig,
+  lattice_spacing,
+  needed_ratings,
+  plan,
+)
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.ratings.table import Ratings, from_arrays
@@ -246,7 +252,9 @@ def test_the_number_alone_decides():
   config = make(rank=2, rounds=1, epsilon=10.0, number_share=0.002)
   system = power_mf(config)
   start = system.init(jax.random.key(0), data)
-  assert float(start.hyper.needed) == 60  # ten for each of six users
+  users, items = (rows.num_rows for rows in data)
+  needed = math.ceil(needed_ratings(config, users, items))
+  assert needed == math.ceil(start.hyper.needed) > 10 * users
   step = jax.jit(system.step)
 
   def run(ratings):
@@ -255,7 +263,7 @@ def test_the_number_alone_decides():
       state = step(jax.random.key(number), state, data)
     return state
 
-  few, enough = run(59), run(60)
+  few, enough = run(needed - 1), run(needed)
   means = power_mf(make(rank=0, epsilon=10.0))
   alone = jax.jit(means.step)(
     jax.random.key(1), means.init(jax.random.key(0), data), data
@@ -485,6 +493,41 @@ def test_means_without_noise_are_shrunk_to_the_line():
   np.testing.assert_allclose(found.number, number, atol=1.0)
   error = lambda guess: np.mean((guess - mean) ** 2)
   assert error(found.mean) < 0.9 * error(own)
+
+
+def test_means_of_few_ratings_survive_noise_of_heavy_tails():
+  """Of L2-Laplace noise, which is larger than most rows are long."""
+  rng = np.random.default_rng(1)
+  number = np.floor(900.0 * np.arange(1, 3001) ** -0.7)
+  mean = 0.8 + 0.2 * rng.normal(size=3000)
+  total = number * mean + np.sqrt(number) * rng.normal(size=3000)
+  radius, angle = rng.gamma(2, 20.0, 3000), rng.uniform(0, 2 * np.pi, 3000)
+  variance = jnp.float32(3 * 20.0**2)
+  noisy = (
+    jnp.float32(number + radius * np.cos(angle)),
+    jnp.float32(total + radius * np.sin(angle)),
+  )
+  shrunk = jax.jit(shrunk_means, static_argnames=('most', 'pure'))
+  found, taken_for_gaussian = (
+    shrunk(
+      *noisy,
+      count_variance=variance,
+      total_variance=variance,
+      most=20_000,
+      pure=pure,
+    )
+    for pure in (True, False)
+  )
+  every = float(noisy[0].sum())
+  np.testing.assert_allclose(found.number.sum(), every, rtol=0.1)
+
+  def error(means):
+    rest = np.asarray(means.mean) - mean
+    return number @ np.square(rest - number @ rest / number.sum())
+
+  assert error(found) < 0.95 * error(taken_for_gaussian)
+  # No more than means vary.
+  assert error(found) < 0.04 * number.sum()
 
 
 @pytest.mark.parametrize('noise', [3.0, 30.0, 300.0])
@@ -797,6 +840,18 @@ def test_the_rule_is_what_the_documents_say(name, epsilon, rank, rounds):
     'number_share': 0.002 if rank else 0.0,
   }
   PowerMFConfig(scale=SCALE, epsilon=epsilon, delta=1e-6, **given)
+
+
+def test_ratings_have_factors_where_users_would():
+  facts = {'num_users': 1000, 'num_items': 150, 'epsilon': 2.0}
+  name, given = recommended('user', **facts, delta=1e-6)
+  assert (name, given['rank']) == ('dpals', 2)
+  name, given = recommended('rating', **facts, delta=1e-6)
+  assert (name, given['rank']) == ('power_mf', 3)
+  assert given['number_share'] > 0
+  # Without a number, which a ledger has no room for, it would be a guess.
+  name, given = recommended('rating', **facts, delta=1e-6, in_ledger=True)
+  assert (name, given['rank']) == ('power_mf', 0)
 
 
 def test_the_rule_counts_no_ratings_where_other_runs_share_a_budget():
