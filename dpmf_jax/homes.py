@@ -110,7 +110,7 @@ def put_homes(tree: Any, num_users: int, mesh: Mesh) -> Any:
       return table  # it was put before
     whole = np.asarray(table)
 
-    def part(index: tuple[slice, ...]) -> np.ndarray:
+    def part(index: Any) -> np.ndarray:
       own = whole[index]
       more = len(range(total)[index[0]]) - len(own)
       return np.pad(own, ((0, more),) + ((0, 0),) * (own.ndim - 1))

@@ -133,6 +133,7 @@ def test_a_run_goes_on_from_a_state_at_home(ratings, at_home):
 )
 def test_draws_of_users_at_home_are_those_of_all(shapes):
   mesh = device_mesh(4)
+  assert mesh is not None
 
   @jax.jit
   def spread(key):
