@@ -27,6 +27,7 @@ ROOMS = (
   'certificates',
   'keys',
   'rows',
+  'homes',
   'mechanisms',
   'kernels',
   'systems',

@@ -9,6 +9,9 @@ The chunk axis is the only one that is sharded: every device sums its own
 slices into rows and the row sums are added with `psum` (`kernels/slices.py`).
 One device is the same code without the `psum`.
 
+With `homes` each device has all ratings of its own users, and `homes.py` says
+where tables of users then are.
+
 Shapes: C chunks, S slices in a chunk, L slots in a slice. Chunks are gone
 through one after the other, so S is for the platform (`chunk_slices`); no sum
 is bounded by it, as floats are added inside slices only.
@@ -64,6 +67,7 @@ class Rows:
     scale: the smallest and largest rating that can be given; None where that
       is not known (static).
     mesh: devices over which C is sharded, or None (static).
+    homes: whether a device has all ratings of its users (static).
     epsilon: [C, S, L] float32, the epsilon that each rating is to have, rounded
       down, and 0 in padding; None where there is no specification.
   """
@@ -78,6 +82,13 @@ class Rows:
   scale: tuple[float, float] | None = None
   mesh: Any = None
   epsilon: Any = None
+  homes: bool = False
+
+  @property
+  def own_users(self) -> int:
+    """How many users a device has at home, at most."""
+    users = self.num_columns if self.side == 'item' else self.num_rows
+    return own_users(users, self.mesh)
 
 
 class Data(NamedTuple):
@@ -422,7 +433,7 @@ AXIS = 'chunks'
 jax.tree_util.register_dataclass(
   Rows,
   data_fields=['column', 'value', 'length', 'row', 'epsilon'],
-  meta_fields=['num_rows', 'num_columns', 'side', 'scale', 'mesh'],
+  meta_fields=['num_rows', 'num_columns', 'side', 'scale', 'mesh', 'homes'],
 )
 
 
@@ -469,6 +480,11 @@ def put_rows(rows: Rows, mesh: Mesh | None = None) -> Rows:
   return jax.tree.map(padded, rows)
 
 
+def own_users(num_users: int, mesh: Mesh) -> int:
+  """How many of the users a device of the mesh has at home, at most."""
+  return -(-num_users // mesh.size)
+
+
 def put_replicated(tree, mesh: Mesh | None = None):
   """`tree` on every device of `mesh`; unchanged where there is none."""
   if mesh is None:
@@ -489,15 +505,60 @@ def put_replicated(tree, mesh: Mesh | None = None):
 
 
 def training_data(
-  ratings: Ratings, *, mesh: Mesh | None = None, **layout
+  ratings: Ratings,
+  *,
+  mesh: Mesh | None = None,
+  homes: bool = False,
+  **layout,
 ) -> Data:
   """Both orientations of `ratings` on the device, as systems take them.
 
   `layout` is for `rows`; by default it is made for the devices' platform. Of
-  several processes each gives the ratings of its own users.
+  several processes each gives the ratings of its own users: with `homes` those
+  of the users that its devices have (`homes_of`).
   """
   check_ratings(ratings)
   layout.setdefault('platform', platform_of(mesh))
+  if homes and mesh is not None:
+    return _data_at_home(ratings, mesh, layout)
   multiple = 1 if mesh is None else len(mesh.local_devices)
   data = data_rows(ratings, chunk_multiple=multiple, **layout)
   return Data(*(put_rows(rows, mesh) for rows in data))
+
+
+def homes_of(user: np.ndarray, num_users: int, mesh: Mesh) -> np.ndarray:
+  """The place in the mesh of the device that has each of the users."""
+  return user // own_users(num_users, mesh)
+
+
+def _data_at_home(ratings: Ratings, mesh: Mesh, layout: dict) -> Data:
+  """`training_data` in which every device has the ratings of its users."""
+  home = homes_of(ratings.user, ratings.num_users, mesh)
+  places = [
+    place
+    for place, device in enumerate(mesh.devices.flat)
+    if device.process_index == jax.process_index()
+  ]
+  parts = [data_rows(ratings.take(home == place), **layout) for place in places]
+  if sum(len(home[home == place]) for place in places) < len(home):
+    raise ValueError('there are ratings of users whose home is elsewhere')
+
+  def put(*parts: Rows) -> Rows:
+    # As many chunks for each device of each process.
+    chunks = np.array([len(part.row) for part in parts], np.int32)
+    sharding = NamedSharding(mesh, Spec(AXIS))
+    put = functools.partial(jax.make_array_from_process_local_data, sharding)
+    most = int(jnp.max(put(chunks)))
+
+    def joined(*arrays: np.ndarray) -> jax.Array:
+      rest = ((0, 0),) * (arrays[0].ndim - 1)
+      return put(
+        np.concatenate(
+          [np.pad(own, ((0, most - len(own)), *rest)) for own in arrays]
+        )
+      )
+
+    rows = jax.tree.map(joined, *parts)
+    return dataclasses.replace(rows, mesh=mesh, homes=True)
+
+  return Data(*map(put, *parts))

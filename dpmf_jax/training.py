@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from dpmf_jax.homes import everywhere, map_users, padded, put_homes, trimmed
 from dpmf_jax.rows import Data, check_scale, check_side, put_replicated
 from dpmf_jax.types import System
 
@@ -37,13 +38,40 @@ def in_float32() -> Iterator[None]:
 @functools.partial(jax.jit, static_argnames=('step',))
 def _block(step, key, state, data, first, length):
   """State after `length` steps from number `first`."""
+  place = data.by_user.num_rows, data.by_user.mesh
+
+  def users(function, state):
+    if not data.by_user.homes:
+      return state
+    return map_users(lambda x: function(x, *place), state, _lengths(data))
 
   def body(number, state):
     # The key of a step depends on its number alone: a resumed run draws the
     # noise that the interrupted one would have drawn.
-    return step(jax.random.fold_in(key, number), state, data)
+    state = step(jax.random.fold_in(key, number), state, data)
+    return users(trimmed, state)
 
-  return jax.lax.fori_loop(first, first + length, body, state)
+  state = users(trimmed, state)
+  return users(padded, jax.lax.fori_loop(first, first + length, body, state))
+
+
+def _lengths(data: Data) -> tuple[int, int]:
+  """Of tables of users inside a program and between programs."""
+  rows = data.by_user
+  return rows.num_rows, rows.own_users * rows.mesh.size
+
+
+def _put(state: Any, data: Data) -> Any:
+  """`state` where steps take it."""
+  users, mesh = data.by_user.num_rows, data.by_user.mesh
+  if not data.by_user.homes:
+    return put_replicated(state, mesh)
+  return map_users(
+    lambda table: put_homes(table, users, mesh),
+    state,
+    _lengths(data),
+    others=lambda leaf: put_replicated(leaf, mesh),
+  )
 
 
 def check_data(system: System, data: Data) -> None:
@@ -89,6 +117,8 @@ def fit(
   state's released part are outside the guarantee.
   """
   check_data(system, data)
+  if not system.users_apart:
+    data = everywhere(data)
   if not isinstance(key, jax.Array):
     raise ValueError(
       f'key={key!r} must be a key of JAX, such as dpmf_jax.random_key() draws'
@@ -101,7 +131,7 @@ def fit(
   block = system.steps if report_every is None else report_every
   if not isinstance(block, int) or block < 1:
     raise ValueError(f'report_every={report_every!r} must be at least 1')
-  state = put_replicated(state, data.by_user.mesh)
+  state = _put(state, data)
   callbacks = tuple(callbacks)
   for callback in callbacks:
     callback(Progress(done, state))

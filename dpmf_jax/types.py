@@ -188,6 +188,10 @@ class System(NamedTuple):
     personal: where each rating has an epsilon of its own.
     scale: of the ratings that it is for; None for any, where nothing is
       clipped to it and no proof needs it.
+    users_apart: whether steps compute what they do for a user from that user's
+      rows and from what all have, and add up nothing but integers over users:
+      tables of users, which are named `user` in the state, can then be spread
+      over devices without changing a bit.
   """
 
   init: Callable[..., Any]
@@ -198,6 +202,7 @@ class System(NamedTuple):
   views: Mapping[str, Callable[..., Any]] = {}
   personal: Personal | None = None
   scale: tuple[float, float] | None = None
+  users_apart: bool = False
 
   def release(self, state: Any, data: Any) -> Release:
     """What may leave the curator of this state."""

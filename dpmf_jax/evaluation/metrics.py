@@ -123,7 +123,10 @@ def _check_sides(release: Release, rows: Any) -> None:
       'others fold users in by their own ratings, fold_in(model, ratings)'
     )
   check_side(rows, 'user')
-  if (rows.num_rows, rows.num_columns) != (len(user), len(item)):
+  users = [rows.num_rows]
+  if rows.homes:  # and rows of zeros that tables have between programs
+    users.append(rows.own_users * rows.mesh.size)
+  if len(user) not in users or rows.num_columns != len(item):
     raise ValueError(
       f'ratings of {rows.num_rows} users for {rows.num_columns} items do not '
       f'fit a model of {len(user)} users and {len(item)} items: give Ratings '

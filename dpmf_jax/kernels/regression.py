@@ -18,10 +18,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from dpmf_jax.accounting.rounding import MAX_SLOTS
+from dpmf_jax.homes import by_home, padded
 from dpmf_jax.kernels.profiles import summed_users
 from dpmf_jax.kernels.slices import (
   CHUNK_BYTES,
   Chunk,
+  by_row,
   pad_rank,
   sum_over_slices,
 )
@@ -40,16 +42,28 @@ _COPIES = 4
 
 
 def fitted_users(rows: Rows, items: Release) -> Release:
-  """Both sides: released items, and all users as `items.fit` has them."""
+  """Both sides: released items, and all users as `items.fit` has them.
+
+  With homes users are `padded`, and each is where the ratings are.
+  """
+  items = items._replace(factors=items.factors._replace(user=None))
+  user = (_fitted_at_home if rows.homes else _fitted)(rows, items)
+  return items._replace(factors=items.factors._replace(user=user))
+
+
+def _fitted(rows: Rows, items: Release) -> Array:
   factors, offset, fit, _ = items
   assert fit is not None
   if isinstance(fit, Sum):
-    user = summed_users(rows, factors.item, fit)
-    return items._replace(factors=factors._replace(user=user))
+    return summed_users(rows, factors.item, fit)
   shape = (rows.num_rows, len(fit.prior))
   start = jnp.broadcast_to(fit.prior[None], shape)
-  user = ridge_fit(rows, start, factors.item, offset=offset, ridge=fit.ridge)
-  return items._replace(factors=factors._replace(user=user))
+  return ridge_fit(rows, start, factors.item, offset=offset, ridge=fit.ridge)
+
+
+@jax.jit
+def _fitted_at_home(rows: Rows, items: Release) -> Array:
+  return padded(_fitted(rows, items), rows.num_rows, rows.mesh)
 
 
 @jax.jit  # Every report of a run has one: many small operations.
@@ -104,7 +118,8 @@ def ridge_fit(
     matrix = matrix + jnp.eye(len(inverse), dtype=matrix.dtype)[None]
     return start + _solution(matrix, right * inverse[None]) * inverse[None]
 
-  return by_block(solved, (products, spacing, label_size, start))
+  own = products, spacing, label_size, start
+  return by_home(lambda *own: by_block(solved, own), rows, *own)
 
 
 def _products(rows: Rows, factors: Array, offset) -> tuple[Array, Array, Array]:
@@ -121,13 +136,12 @@ def _products(rows: Rows, factors: Array, offset) -> tuple[Array, Array, Array]:
     raise ValueError(f'slices of {slots} ratings overflow float32')
   used = jnp.arange(slots)[None, None] < rows.length[..., None]
   label = jnp.where(used, jnp.abs(rows.value - offset), 0.0)
-  row = rows.row.reshape(-1)
-  by_row = lambda reduce, values: reduce(
-    values.reshape(-1), row, num_segments=rows.num_rows
+  extent = lambda row, length, peak, num_rows: (
+    jax.ops.segment_max(peak, row, num_segments=num_rows),
+    jax.ops.segment_sum(length, row, num_segments=num_rows),
   )
-  largest = by_row(jax.ops.segment_max, label.max(axis=-1))
+  largest, count = by_row(extent, rows, label.max(axis=-1))
   largest = jnp.where(largest > 0, largest, 1.0)  # and where there are none
-  count = by_row(jax.ops.segment_sum, rows.length)
   # So many bits are dropped that a row's sum stays below 2^31.
   shift = jnp.maximum(32 - jax.lax.clz(jnp.maximum(count - 1, 1)) - 7, 0)
   rank = factors.shape[1]

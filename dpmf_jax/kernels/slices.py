@@ -28,7 +28,8 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as Spec
 
 from dpmf_jax.accounting.rounding import PRODUCT_BITS
-from dpmf_jax.rows import AXIS, Rows
+from dpmf_jax.homes import own_index, padded, trimmed
+from dpmf_jax.rows import AXIS, Rows, check_side
 
 _LINE = 8
 # What is gathered for a chunk, and its slices' sums, take so many at most.
@@ -78,11 +79,24 @@ def sum_over_slices(
   A table of another length is a ValueError: what is gathered beyond its end
   would be some other row of it.
   """
-  _check_length('columns', columns, rows.num_columns)
-  _check_length('rows', sides, rows.num_rows)
+  if rows.homes and rows.side == 'user':
+    sides = padded(sides, rows.num_rows, rows.mesh)
+  elif rows.homes:
+    columns = padded(columns, rows.num_columns, rows.mesh)
+  num_rows, num_columns = _table_lengths(rows)
+  _check_length('columns', columns, num_columns)
+  _check_length('rows', sides, num_rows)
 
   def local(rows: Rows, columns: Any, sides: Any, *operands: Any) -> jax.Array:
     slots = jnp.arange(rows.column.shape[-1])[None, :]
+
+    def at_home(xs):
+      if not rows.homes:
+        return xs
+      column, value, length, row = xs
+      if rows.side == 'user':
+        return column, value, length, own_index(row, rows.own_users)
+      return own_index(column, rows.own_users), value, length, row
 
     def sums_of(buffers, xs):
       column, value, length, row = xs
@@ -95,6 +109,7 @@ def sum_over_slices(
 
     def add(carry, xs):
       total, buffers = carry
+      xs = at_home(xs)
       buffers, sums = sums_of(buffers, xs)
       row_sums = total.at[xs[-1]].add(
         sums, mode='promise_in_bounds', wrap_negative_indices=False
@@ -112,20 +127,29 @@ def sum_over_slices(
       xs = jax.tree.map(lambda x: _cut(x, parts), xs)
       buffers, sums = jax.eval_shape(start, xs)
     buffers = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), buffers)
-    total = jnp.zeros((rows.num_rows, *sums.shape[1:]), sums.dtype)
+    length = rows.num_rows
+    if rows.homes and rows.side == 'user':
+      length = rows.own_users
+    total = jnp.zeros((length, *sums.shape[1:]), sums.dtype)
     return jax.lax.scan(add, (total, buffers), xs)[0][0]
 
   if rows.mesh is None:
     return local(rows, columns, sides, *operands)
-  return jax.shard_map(
-    lambda *args: jax.lax.psum(local(*args), AXIS),
+  whole, spread = Spec(), Spec(AXIS)
+  tables = (whole, whole)  # where columns and sides are
+  if rows.homes:
+    tables = (whole, spread) if rows.side == 'user' else (spread, whole)
+  at_home = rows.homes and rows.side == 'user'
+  sums = jax.shard_map(
+    local if at_home else lambda *args: jax.lax.psum(local(*args), AXIS),
     mesh=rows.mesh,
-    in_specs=(Spec(AXIS), *(Spec() for _ in (columns, sides, *operands))),
-    out_specs=Spec(),
+    in_specs=(spread, *tables, *(whole for _ in operands)),
+    out_specs=spread if at_home else whole,
     # The loop's carry is not typed as varying over the mesh; psum makes the
     # result the same everywhere.
     check_vma=False,
   )(rows, columns, sides, *operands)
+  return trimmed(sums, rows.num_rows, rows.mesh) if at_home else sums
 
 
 def exact_sums(
@@ -188,6 +212,46 @@ def _check_length(name: str, tables: Any, length: int) -> None:
         f'the table of {name} is [{", ".join(map(str, table.shape))}], but the '
         f'ratings have {length} {name}: give it {length} rows'
       )
+
+
+def _table_lengths(rows: Rows) -> tuple[int, int]:
+  """Rows of the tables of rows and of columns."""
+  if not rows.homes:
+    return rows.num_rows, rows.num_columns
+  users = rows.own_users * rows.mesh.size
+  if rows.side == 'user':
+    return users, rows.num_columns
+  return rows.num_rows, users
+
+
+def by_row(function: Callable[..., Any], rows: Rows, values: jax.Array) -> Any:
+  """What `function` makes of slices' rows and `values` [C, S, ...].
+
+  Args:
+    function: (row, length, values, num_rows) -> a tree of [num_rows, ...], from
+      the rows [N] and lengths [N] of slices and values [N, ...].
+    rows: the ratings.
+    values: of slices.
+  """
+  flat = lambda x: x.reshape(-1, *x.shape[2:])
+
+  def local(rows: Rows, values: jax.Array) -> Any:
+    row, num_rows = rows.row, rows.num_rows
+    if rows.homes:
+      row, num_rows = own_index(row, rows.own_users), rows.own_users
+    return function(flat(row), flat(rows.length), flat(values), num_rows)
+
+  if not rows.homes:
+    return local(rows, values)
+  check_side(rows, 'user')
+  found = jax.shard_map(
+    local,
+    mesh=rows.mesh,
+    in_specs=Spec(AXIS),
+    out_specs=Spec(AXIS),
+    check_vma=False,
+  )(rows, values)
+  return trimmed(found, rows.num_rows, rows.mesh)
 
 
 def row_counts(rows: Rows) -> jax.Array:

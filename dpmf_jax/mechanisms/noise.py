@@ -20,7 +20,8 @@ from dpmf_jax.accounting.rounding import (
   rounded_up,
 )
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP
-from dpmf_jax.rows import AXIS
+from dpmf_jax.homes import trimmed
+from dpmf_jax.rows import AXIS, own_users
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _BLOCKS = 16
@@ -39,6 +40,8 @@ def draws(
   key: jax.Array,
   shapes: Sequence[tuple[int, ...]],
   mesh: Mesh | None = None,
+  *,
+  homes: bool = False,
 ) -> list[Draws]:
   """Draws for each of `shapes`, from 64 random bits each.
 
@@ -48,6 +51,9 @@ def draws(
   that are wider than the lattice that noise is rounded to; with 32 bits for the
   radius its 20 largest values would still be that far apart. With a mesh
   every device makes its share of the draws; the values do not depend on it.
+
+  With `homes` the first of `shapes` has a row for each user, which is drawn on
+  the device that has the user and stays there (`homes`).
   """
   sizes = [math.prod(shape) for shape in shapes]
   # Each of 16 blocks has a key of its own, so that devices share the work and
@@ -57,6 +63,8 @@ def draws(
   draw = jax.vmap(lambda key: _pairs(_hashed(key, 4 * size).reshape(4, size)))
   # The type is said, because the default is uint64 where x64 is enabled.
   keys = jax.random.bits(key, (num_blocks, 2), 'uint32')
+  if homes and mesh is not None:
+    return _draws_at_home(keys, size, shapes, mesh)
   if mesh is None or num_blocks % mesh.size:
     blocks = draw(keys)
   else:
@@ -75,6 +83,67 @@ def draws(
   return [
     Draws(*(part[end - size : end].reshape(shape) for part in flat))
     for shape, size, end in zip(shapes, sizes, ends, strict=True)
+  ]
+
+
+def _draws_at_home(
+  keys: jax.Array,
+  size: int,
+  shapes: Sequence[tuple[int, ...]],
+  mesh: Mesh,
+) -> list[Draws]:
+  """`draws` with the first shape spread by rows, the others everywhere.
+
+  A device makes the draws of a range of places, each from its own counters:
+  twice the work of pairs, of which both draws are used in `draws`.
+  """
+
+  def shared(keys: jax.Array, start: int, part: int) -> Draws:
+    place = jax.lax.axis_index(AXIS).astype(jnp.uint32) * np.uint32(part)
+    place = place + np.uint32(start) + jnp.arange(part, dtype=jnp.uint32)
+    block, rest = place // np.uint32(2 * size), place % np.uint32(2 * size)
+    second, number = rest // np.uint32(size), rest % np.uint32(size)
+    own = keys[jnp.minimum(block, len(keys) - 1)]
+    hashed = [
+      _mixed((own[:, 0], own[:, 1]), at, at + np.uint32(2 * size))
+      for at in (number, number + np.uint32(size))
+    ]
+    words = jnp.stack([*(x for x, _ in hashed), *(y for _, y in hashed)])
+    pairs = jax.lax.optimization_barrier(
+      _pairs(jax.lax.optimization_barrier(words))
+    )
+    return Draws(*(jnp.where(second, pair[1], pair[0]) for pair in pairs))
+
+  users, *row = shapes[0]
+  parts = [own_users(users, mesh) * math.prod(row)]
+  sizes = [math.prod(shape) for shape in shapes]
+  parts += [-(-count // mesh.size) for count in sizes[1:]]
+  starts = [sum(sizes[:place]) for place in range(len(sizes))]
+  if max(map(sum, zip(starts, parts, strict=True))) * mesh.size >= 2**32:
+    raise ValueError(
+      f'{sum(sizes)} draws of a step are too many for users at home: at most '
+      '2^32'
+    )
+  found = [
+    jax.shard_map(
+      lambda keys, start=start, part=part: shared(keys, start, part),
+      mesh=mesh,
+      in_specs=Spec(),
+      out_specs=Spec(AXIS),
+      check_vma=False,
+    )(keys)
+    for start, part in zip(starts, parts, strict=True)
+  ]
+  at_home, *others = found
+  at_home = Draws(*(part.reshape(-1, *row) for part in at_home))
+  everywhere = NamedSharding(mesh, Spec())
+  others = jax.lax.with_sharding_constraint(others, everywhere)
+  return [
+    trimmed(at_home, users, mesh),
+    *(
+      Draws(*(part[:count].reshape(shape) for part in draws))
+      for draws, shape, count in zip(others, shapes[1:], sizes[1:], strict=True)
+    ),
   ]
 
 
@@ -110,18 +179,24 @@ def _hashed(key: jax.Array, size: int) -> jax.Array:
 
   Reference: Salmon et al. (2011), Parallel random numbers: as easy as 1, 2, 3.
   """
+  counters = jnp.arange(size, dtype=jnp.uint32)
+  x, y = _mixed(key, counters[: size // 2], counters[size // 2 :])
+  # The barrier keeps XLA from hashing again wherever a word is used.
+  return jax.lax.optimization_barrier(jnp.concatenate([x, y]))
+
+
+def _mixed(key: Any, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """The hash of counters x and y under a key of two words."""
   first, second = key
   keys = (first, second, first ^ second ^ np.uint32(0x1BD11BDA))
-  counters = jnp.arange(size, dtype=jnp.uint32)
-  x, y = counters[: size // 2] + first, counters[size // 2 :] + second
+  x, y = x + first, y + second
   for turn in range(5):
     for bits in _ROTATIONS[turn % 2]:
       x = x + y
       y = x ^ (y << bits | y >> (32 - bits))
     x = x + keys[(turn + 1) % 3]
     y = y + keys[(turn + 2) % 3] + np.uint32(turn + 1)
-  # The barrier keeps XLA from hashing again wherever a word is used.
-  return jax.lax.optimization_barrier(jnp.concatenate([x, y]))
+  return x, y
 
 
 def _pairs(words: jax.Array) -> Draws:

@@ -255,18 +255,22 @@ def checkpointer(
   run: str,
   steps: int,
   seconds: float,
+  kept: Callable[[bool, Any], Any] = lambda due, state: state,
 ) -> Callable[[Progress], None]:
   """A callback that saves key and state at the start and every `seconds`.
 
   After the last of all `steps` it saves the state without the key: some words
-  of no meaning are in its place.
+  of no meaning are in its place. `kept` is told at every report whether the
+  state is to be saved, and gives what is.
   """
   last = -math.inf
 
   def callback(report: Progress) -> None:
     nonlocal last
     words, ended = key_words(key), report.step == steps
-    if time.monotonic() - last < seconds and not ended:
+    due = ended or time.monotonic() - last >= seconds
+    state = kept(due, report.state)
+    if not due:
       return
     if ended:
       words = np.frombuffer(secrets.token_bytes(words.nbytes), words.dtype)
@@ -275,7 +279,7 @@ def checkpointer(
       {
         'key': words,
         'step': np.int32(report.step),
-        'state': report.state,
+        'state': state,
       },
       metadata={
         'settings': json.dumps(settings),

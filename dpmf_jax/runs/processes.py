@@ -1,9 +1,9 @@
 """Training by several processes, which together are one curator.
 
-Each has the ratings of its own users, all have the same tables, and sums over
-users and ratings are of integers: what is released is the same, to the bit, on
-any number of processes. The first one has the folder, the ledger and the key,
-which it tells the others.
+Each has the ratings of its own users and their rows of tables (`homes.py`),
+all have the tables of items, and sums over users and ratings are of integers:
+what is released is the same, to the bit, on any number of processes. The first
+one has the folder, the ledger and the key, which it tells the others.
 
 A process that ends says why on its lifeline, a connection to the first one, and
 one that is killed says nothing: the system closes the connection. Either way
@@ -39,6 +39,7 @@ from jax.sharding import PartitionSpec as Spec
 from dpmf_jax import files, keys
 from dpmf_jax.ratings import exchange
 from dpmf_jax.ratings.table import DataError, Ratings
+from dpmf_jax.rows import homes_of
 
 GONE = 3  # the exit code where another process has ended
 _AXIS = 'processes'
@@ -46,8 +47,9 @@ _SMALL, _PIECE = 2**14, 2**22  # bytes that go to each process at a time
 _PATIENCE = 3600  # seconds in which all processes have to be started
 _LAST_WORDS = 60  # seconds
 _BYE = b'\n'
-# Systems whose sums over users and ratings are of integers, and whose other
-# tables all processes have.
+# Systems whose sums over users and ratings are of integers. Where steps do more
+# with users, all processes have their tables of users while they train
+# (`System.users_apart`).
 _SYSTEMS = ('power_mf', 'dpals', 'ranking_mf', 'moments', 'gaussian_mf')
 
 
@@ -279,6 +281,58 @@ def owned(ratings: Ratings) -> Ratings:
       f'{jax.process_index()} of {count()}; use fewer processes'
     )
   return ratings.take(own)
+
+
+def at_home(ratings: Ratings, mesh: Mesh | None) -> Ratings:
+  """Of all processes' ratings those of the users that this one's devices have.
+
+  Until here users belonged to processes by a hash of their ids, since nobody
+  knew all ids; tables are cut by users' numbers.
+  """
+  if count() == 1 or mesh is None:
+    return ratings
+  process = np.array([device.process_index for device in mesh.devices.flat])
+  owner = process[homes_of(ratings.user, ratings.num_users, mesh)]
+  parts = [ratings.take(owner == number) for number in range(count())]
+  found = exchanged([exchange.packed(exchange.columns(part)) for part in parts])
+  own = exchange.with_columns(ratings, map(exchange.unpacked, found))
+  if not len(own):
+    raise DataError(
+      f'{ratings.name}: none of its ratings are for process '
+      f'{jax.process_index()} of {count()}; use fewer processes'
+    )
+  return own
+
+
+def on_first(tree: Any, num_users: int) -> Any:
+  """`tree` in the first process's memory, with users' rows of all processes.
+
+  In the others what all devices have, and None for tables of users.
+  """
+
+  def fetched(leaf: Any) -> np.ndarray | None:
+    if not isinstance(leaf, jax.Array) or leaf.is_fully_replicated:
+      return np.asarray(leaf)
+    shards = sorted(
+      leaf.addressable_shards, key=lambda shard: shard.index[0].start or 0
+    )
+    own = np.concatenate([np.asarray(shard.data) for shard in shards])
+    parts = exchanged([own.tobytes(), *[b''] * (count() - 1)])
+    if not first():
+      return None
+    rows = np.frombuffer(b''.join(parts), own.dtype)
+    return rows.reshape(-1, *own.shape[1:])[:num_users]
+
+  return jax.tree.map(fetched, tree) if count() > 1 else tree
+
+
+def kept(due: bool, state: Any, *, num_users: int) -> Any:
+  """`on_first` of the state, if it is `due` there, and else None."""
+  if count() == 1:
+    return state
+  if gathered(b'due' if due else b'')[0] != b'due':
+    return None
+  return on_first(state, num_users)
 
 
 def whole(ratings: Ratings) -> Ratings:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 from tqdm import tqdm
 
 from dpmf_jax.evaluation.metrics import rmse
@@ -59,7 +59,7 @@ class Recorder:
     # Clipped to the scale, an infinite prediction has a finite error; products
     # of finite factors may have none.
     leaves = jax.tree.leaves((model._replace(fit=None), errors))
-    if not all(np.isfinite(leaf).all() for leaf in leaves):
+    if not all(jnp.isfinite(leaf).all() for leaf in leaves):
       raise ValueError(
         'training diverged: factors or their products are not finite after '
         f'step {report.step}; use a smaller step_size'

@@ -31,7 +31,8 @@ class Run:
   with them what is printed, are the curator's own.
 
   Attributes:
-    whole: both sides of the model.
+    whole: both sides of the model. Of several processes the first one has all
+      users, and the others have none.
     guarantee: of the system that ran.
     certificate: what is stated of `release`, as in certificate.json.
     metrics: accuracy, baselines and the learning curve, as in metrics.json.

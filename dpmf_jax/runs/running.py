@@ -92,7 +92,10 @@ def fitted(
     run_id = folders.run_id(folder)
   like = lambda: jax.eval_shape(lambda key: made.init(key, data), key)
   key, run_id, start = processes.of_first(key, run_id, start, like)
-  if folder is not None:
+  kept = functools.partial(processes.kept, num_users=data.by_user.num_rows)
+  if folder is None:
+    callbacks.append(lambda report: kept(False, report.state))
+  else:
     callbacks.append(
       folders.checkpointer(
         folder,
@@ -101,6 +104,7 @@ def fitted(
         run=run_id,
         steps=made.steps,
         seconds=checkpoint_seconds,
+        kept=kept,
       )
     )
   if start is None:

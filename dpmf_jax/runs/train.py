@@ -230,14 +230,18 @@ def train(
   if output is not None and processes.first():
     folder_of = folders.opened(output, overwrite=overwrite)
   with folder_of as folder:
+    mesh = device_mesh(devices)
+    table = processes.at_home(table, mesh)
     learned, test = table, None
     if test_fraction is None:
       learned, test = hold_out_last(table, seed=split_seed)
     elif test_fraction > 0:
       learned, test = random_split(table, test_fraction, seed=split_seed)
-    mesh = device_mesh(devices)
-    data = training_data(learned, mesh=mesh)
-    test_rows = None if test is None else training_data(test, mesh=mesh).by_user
+    homes = processes.count() > 1
+    data = training_data(learned, mesh=mesh, homes=homes)
+    test_rows = None
+    if test is not None:
+      test_rows = training_data(test, mesh=mesh, homes=homes).by_user
     lap('ratings split and laid out')
     lists = certificates.id_lists(table, made.guarantee)
     facts = {
@@ -299,7 +303,6 @@ def train(
 
     lap('steps done')
     if processes.count() > 1:
-      recorder.model = jax.device_get(recorder.model)
       learned = processes.whole(learned)
       test = None if test is None else processes.whole(test)
     own = made.personal
@@ -327,6 +330,7 @@ def train(
       report |= measuring.accuracy(
         recorder, data.by_user, test_rows, learned, test
       )
+    recorder.model = processes.on_first(recorder.model, table.num_users)
     report |= {
       'status': certificate['status'],
       'epsilon': certificate['epsilon'],

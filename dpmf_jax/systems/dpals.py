@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmf_jax.homes import by_home
 from dpmf_jax.kernels import user_sums
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.mechanisms import noise
@@ -132,8 +133,11 @@ def local_users(
   )
   rank = items.vector.shape[1]
   ridge = jnp.full(rank + 1, hyper.vector_ridge).at[0].set(hyper.bias_ridge)
-  found, evidence = dpals_users.fitted(
-    equations, ridge, _ridges_of_alternatives(hyper, items)
+  alternatives = _ridges_of_alternatives(hyper, items)
+  found, evidence = by_home(
+    lambda own: dpals_users.fitted(own, ridge, alternatives),
+    data.by_user,
+    equations,
   )
   # The center is part of what a user subtracts.
   bias = found[:, 0] * hyper.quarter

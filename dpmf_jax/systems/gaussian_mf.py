@@ -138,7 +138,7 @@ def _noisy_gradients(
   # Differs from the paper: line 4's gradient gets noise, too. Without it
   # the items carry raw ratings into the next user gradient.
   shapes = [side.shape for side in gradient]
-  drawn = noise.draws(key, shapes, data.by_user.mesh)
+  drawn = noise.draws(key, shapes, data.by_user.mesh, homes=data.by_user.homes)
   return Factors(
     *(
       own.add(side, draws)
@@ -270,4 +270,6 @@ def gaussian_mf(config: GaussianMFConfig) -> System:
     steps=config.steps,
     guarantee=plan(config).guarantee,
     scale=config.scale,
+    # An optimizer of one's own may do with users what it likes.
+    users_apart=sound and config.optimizer is None,
   )

@@ -41,6 +41,7 @@ import jax
 import jax.numpy as jnp
 
 from dpmf_jax.accounting.rounding import LABEL_BITS
+from dpmf_jax.homes import by_home
 from dpmf_jax.kernels import moments as kernel
 from dpmf_jax.kernels.dense import eigen
 from dpmf_jax.kernels.regression import fitted_users
@@ -141,9 +142,10 @@ def second_sums(state: State, data: Data, unit: Unit) -> jax.Array:
     shares = kernel.user_rows(own, jnp.int32(_LEAST_RESIDUAL**2))
   else:
     shares = kernel.rating_rows(own, hyper.moments_bound)
-  return kernel.second_moments(
-    shares, own.rated, hyper.count_weight, hyper.moments.spacing
+  sums = lambda shares, rated: kernel.second_moments(
+    shares, rated, hyper.count_weight, hyper.moments.spacing
   )
+  return by_home(sums, data.by_user, shares, own.rated, summed=True)
 
 
 def _first(key: jax.Array, state: State, data: Data, unit: Unit) -> State:
@@ -594,6 +596,7 @@ def moments(config: MomentsConfig) -> System:
     guarantee=plan(config).guarantee,
     views={'sums': _sums},
     scale=config.scale,
+    users_apart=True,
   )
 
 

@@ -375,6 +375,7 @@ def ranking_mf(config: RankingMFConfig) -> System:
     guarantee=plan(config).guarantee,
     views={'sums': _sums},
     scale=config.scale,
+    users_apart=True,
   )
 
 

@@ -88,6 +88,14 @@ def free_port():
     return server.getsockname()[1]
 
 
+def is_free(port):
+  try:
+    socket.create_server(('127.0.0.1', port)).close()
+  except OSError:
+    return False
+  return True
+
+
 def started(code, *arguments, **environment):
   return subprocess.Popen(
     [sys.executable, '-c', code, *arguments],
@@ -217,6 +225,33 @@ def test_a_run_with_the_first_killed_is_charged_once(parts, tmp_path):
   for code, said in launched(2, *flags):
     assert code == 0, said
   assert len(ledger.entries(book)) == 1
+
+
+def test_slurm_says_who_is_there(parts, alone, tmp_path):
+  # JAX takes the port from the number of the job.
+  job = next(k for k in range(2**12) if is_free(65535 - 2**12 + 1 + k))
+  flags = (f'--ratings={parts}', *_KILLABLE, '--seed=3')
+  found = ended(
+    [
+      started(
+        _LAUNCH,
+        '--coordinator=auto',
+        '--devices=1',
+        *flags,
+        f'--output={tmp_path}/run',
+        SLURM_JOB_ID=str(job),
+        SLURM_STEP_NODELIST='127.0.0.1',
+        SLURM_STEP_NUM_NODES='1',
+        SLURM_NTASKS='2',
+        SLURM_PROCID=str(number),
+        SLURM_LOCALID=str(number),
+      )
+      for number in range(2)
+    ]
+  )
+  for code, said in found:
+    assert code == 0, said
+  assert released(tmp_path / 'run') == released(alone('gaussian_mf'))
 
 
 def test_an_error_of_one_is_told_to_all(parts, tmp_path):
