@@ -167,10 +167,20 @@ def _with_means(
   rank = state.factors.item.shape[1] - 2
   item = _items(jnp.zeros((len(mean), rank)), mean)
   factors = state.factors._replace(item=item)
-  ridge = own_bias_ridge(hyper.home_ridge, own)
+  ridge = _usual_ridge(hyper, own, unit)
   return state._replace(
     sums=sums, mean=mean, means_std=std, bias_ridge=ridge, factors=factors
   )
+
+
+def _usual_ridge(hyper: Any, own: jax.Array, unit: Unit) -> jax.Array:
+  """Of users' biases at home, before pairs tell.
+
+  By user less of a common mean is known, which a smaller ridge would leave to
+  users of few ratings to find.
+  """
+  ridge = hyper.home_ridge
+  return own_bias_ridge(ridge, own) if unit == 'rating' else ridge
 
 
 def _means(
@@ -495,9 +505,9 @@ def _with_items(state: State, unit: Unit) -> State:
   found = pairs_of(_finite(second), count, stds, _ALONE[unit])
   mean = _means(sums.first, hyper, state.means_std, found.number, unit)
   item = _items(found.vector[:, -rank:], mean)
-  ridge = found.ridge * own_bias_ridge(hyper.home_ridge, found.number)
+  ridge = _usual_ridge(hyper, found.number, unit)
   if unit == 'rating':
-    ridge = bias_ridge(found, hyper.sent_ridge, ridge)
+    ridge = bias_ridge(found, hyper.sent_ridge, found.ridge * ridge)
   return state._replace(
     factors=state.factors._replace(item=item),
     mean=mean,

@@ -763,17 +763,15 @@ def test_little_data_is_never_worse_than_users_means(
   assert found < own + 0.003
 
 
-@pytest.mark.parametrize('unit', ['user', 'rating'])
-def test_users_who_differ_in_level_alone_are_as_well_off_as_with_means(unit):
+def test_users_who_differ_in_level_alone_are_as_well_off_as_with_means():
   train, out, value = drawn(6000, 20, 4, strength=0.0, level=3.8)
   mean = np.bincount(train.item, train.value) / np.bincount(train.item)
   rest = np.bincount(train.user, train.value - mean[train.item])
   rmse = lambda x: np.sqrt(np.mean(np.square(np.clip(x, *SCALE) - value)))
   # With the ridge that is best: 0.36 / 0.25.
   alone = rmse(mean[out] + (rest / (4 + 1.44)))
-  more = BY_RATING if unit == 'rating' else {}
-  found, own, _ = errors(train, out, value, epsilon=10.0, rank=20, **more)
-  assert found < min(alone + (0.02 if unit == 'user' else 0.006), own)
+  found, own, _ = errors(train, out, value, epsilon=10.0, rank=20, **BY_RATING)
+  assert found < min(alone + 0.006, own)
 
 
 def test_what_pairs_have_in_common_says_how_users_differ():
