@@ -22,6 +22,7 @@ if TYPE_CHECKING:
   from dpmf_jax import evaluation as evaluation
   from dpmf_jax import federated as federated
   from dpmf_jax import files as files
+  from dpmf_jax import homes as homes
   from dpmf_jax import kernels as kernels
   from dpmf_jax import keys as keys
   from dpmf_jax import mechanisms as mechanisms
