@@ -241,9 +241,15 @@ def _step(pure: bool, decides: bool, shift: int):
     if pure:
       found = item_means(key, state, data)
     else:
-      of = lambda each: lambda key, state: each(key, state, data)
+      # One of them draws from the key, also where a batch computes all.
+      kind, bits = jax.random.key_impl(key), jax.random.key_data(key)
+      of = lambda each: (
+        lambda bits, state: each(
+          jax.random.wrap_key_data(bits, impl=kind), state, data
+        )
+      )
       # One switch and not several, so that nothing is compiled twice.
-      found = jax.lax.switch(branch(state), [*map(of, branches)], key, state)
+      found = jax.lax.switch(branch(state), [*map(of, branches)], bits, state)
     return found._replace(done=state.done + 1)
 
   return step
