@@ -87,14 +87,18 @@ class Processes:
       os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
-  def check(self) -> None:
-    """Raises where a process has ended that should not."""
+  def ended(self) -> str | None:
+    """Which process has ended, and how; None where all are running."""
     for name, process in self.running.items():
       code = process.poll()
       if code is not None:
-        raise RuntimeError(
-          f'{name} ended with {code}; see {self.folder / name}.out'
-        )
+        return f'{name} ended with {code}; see {self.folder / name}.out'
+    return None
+
+  def check(self) -> None:
+    """Raises where a process has ended that should not."""
+    if why := self.ended():
+      raise RuntimeError(why)
 
   def stop(self) -> None:
     """Ends all: asks first, then kills whole groups."""

@@ -221,7 +221,8 @@ def _watched(running, plan, settings, kills) -> bool:
   with tqdm.tqdm(total=rounds, unit='round') as bar:
     while time.monotonic() - moved < _PATIENCE.value:
       time.sleep(0.3)
-      running.check()
+      # What ended is looked at first, so that its last lines are in the log.
+      ended = running.ended()
       log = read_log(state) if (state / 'log.jsonl').exists() else []
       for line in log[seen:]:
         moved = time.monotonic()
@@ -233,6 +234,8 @@ def _watched(running, plan, settings, kills) -> bool:
         if line['event'] == 'failed':
           print(f'the recommender failed: {line["why"]}')
           return False
+      if ended:
+        raise RuntimeError(ended)
       seen = len(log)
       if kills and log and done >= kills[0][1]:
         parties.restart(running, settings, kills.pop(0)[0])
