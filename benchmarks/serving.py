@@ -175,6 +175,7 @@ def implicit_lists(model: models.Model) -> Callable[[], Any]:
   from implicit.als import AlternatingLeastSquares  # pyright: ignore
 
   assert model.seen is not None
+  assert model.user_factors is not None
   theirs = AlternatingLeastSquares(factors=RANK, use_gpu=False)
   theirs.user_factors = model.user_factors
   theirs.item_factors = model.item_factors

@@ -37,7 +37,7 @@ _LIMB = 9
 _MORE = 5
 # Rows solved for at a time: their matrices stay in a core's cache, or else fill
 # wide hardware, where they may take memory, with what is made of them.
-_BLOCK, _WIDE_BLOCK = 128, 2**14
+_BLOCK, _WIDE_BLOCK = 32, 2**14
 _COPIES = 4
 
 
@@ -103,20 +103,22 @@ def ridge_fit(
   inverse = 1 / jnp.sqrt(ridge)
 
   def solved(own):
-    products, spacing, label_size, start = own
-    entry = products.astype(jnp.float32) * spacing[:, None, None]
-    matrix = entry[:, :-1, :-1] * (size[:, None] * size[None])[None]
-    right = entry[:, :-1, -1] * size[None] * label_size[:, None]
+    # Rows last, which are worked on side by side: whole vectors.
+    products, spacing, label_size, start = (jnp.moveaxis(x, 0, -1) for x in own)
+    entry = products.astype(jnp.float32) * spacing[None, None]
+    matrix = entry[:-1, :-1] * (size[:, None] * size[None])[..., None]
+    right = entry[:-1, -1] * size[:, None] * label_size[None]
     # What is left for x - start to explain.
     right = jax.lax.fori_loop(
       0,
-      start.shape[1],
-      lambda c, rest: rest - matrix[:, :, c] * start[:, c, None],
+      len(start),
+      lambda c, rest: rest - matrix[:, c] * start[c][None],
       right,
     )
-    matrix = matrix * (inverse[:, None] * inverse[None])[None]
-    matrix = matrix + jnp.eye(len(inverse), dtype=matrix.dtype)[None]
-    return start + _solution(matrix, right * inverse[None]) * inverse[None]
+    matrix = matrix * (inverse[:, None] * inverse[None])[..., None]
+    matrix = matrix + jnp.eye(len(inverse), dtype=matrix.dtype)[..., None]
+    scale = inverse[:, None]
+    return (start + _solution(matrix, right * scale) * scale).T
 
   own = products, spacing, label_size, start
   return by_home(lambda *own: by_block(solved, own), rows, *own)
@@ -129,7 +131,13 @@ def _products(rows: Rows, factors: Array, offset) -> tuple[Array, Array, Array]:
     [R, D + 1, D + 1] int32; [R] what they are counted in, for a y counted in
     [R] the row's largest.
 
-  Privacy: of the row's own ratings and `factors` (in [-1, 1]) alone.
+  Privacy: of the row's own ratings and `factors` (in [-1, 1]) alone. Where
+  there is float64 (`jax.enable_x64`), it takes one product instead of four,
+  and has the same bits: whole numbers are at most 2^18, so that sums of 64
+  products are at most 2^42, exact in whatever order; and to round the sum once,
+  down, with both halves added, is what the two steps below come to, since
+  floor((floor((s + a) / m) + b) / n) = floor((s + a + b m) / (m n)) for
+  integers, and what each step leaves out is a multiple of what it divides by.
   """
   slots = rows.column.shape[-1]
   if slots > MAX_SLOTS:
@@ -151,6 +159,13 @@ def _products(rows: Rows, factors: Array, offset) -> tuple[Array, Array, Array]:
     y = (chunk.value - offset) / largest[:, None]
     both = jnp.concatenate([q, y[..., None]], axis=-1)
     whole = jnp.where(chunk.mask[..., None], jnp.round(both * 4.0**_LIMB), 0.0)
+    if jax.dtypes.canonicalize_dtype(jnp.float64) == jnp.float64:
+      whole = whole.astype(jnp.float64)
+      sums = jnp.einsum('sla,slb->sab', whole, whole, precision='highest')
+      bits = 2 * _LIMB - _MORE
+      halves = 2.0 ** (_LIMB - 1) + 2.0 ** (bits - 1)
+      sums = jnp.floor((sums + halves) * 2.0**-bits)
+      return _shifted(sums.astype(jnp.int32), shift[:, None, None])
     high = jnp.round(whole * 2.0**-_LIMB)
     low = whole - high * 2.0**_LIMB
     # One product of all limbs: three of less would take twice the time.
@@ -205,16 +220,16 @@ def _by_block(solved, size: int, own):
 
 
 def _solution(matrix: Array, right: Array) -> Array:
-  """x [B, D] with matrix [B, D, D] x = right, for positive matrices.
+  """x [D, B] with matrix [D, D, B] x = right, for positive matrices.
 
   By Gauss and Jordan, in operations on single numbers: a batched solver may
   round by what else is in its batch.
   """
 
   def eliminated(k, rows):
-    pivot = rows[:, k] / rows[:, k, k, None]
-    rest = rows - rows[:, :, k, None] * pivot[:, None]
-    return rest.at[:, k].set(pivot)
+    pivot = rows[k] / rows[k, k, None]
+    rest = rows - rows[:, k, None] * pivot[None]
+    return rest.at[k].set(pivot)
 
-  rows = jnp.concatenate([matrix, right[:, :, None]], axis=2)
-  return jax.lax.fori_loop(0, right.shape[1], eliminated, rows)[:, :, -1]
+  rows = jnp.concatenate([matrix, right[:, None]], axis=1)
+  return jax.lax.fori_loop(0, len(right), eliminated, rows)[:, -1]

@@ -25,11 +25,11 @@ from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.ratings.given import ratings_of
 from dpmf_jax.ratings.ids import factorize, places
 from dpmf_jax.ratings.table import Ratings, with_public_ids
-from dpmf_jax.rows import SLICES, SLOTS, chunk_grid, put_rows, rows
+from dpmf_jax.rows import SLICES, SLOTS, Rows, chunk_grid, rows
 from dpmf_jax.serving.models import Model, check_model, seen_matrix
 from dpmf_jax.types import Factors, Fit, Release, Sum
 
-_BLOCK = 1024  # users solved for by a core at a time: [B, D, D] in memory
+_BLOCK = 256  # users solved for by a core at a time: [B, D, D] in memory
 _FEW = 16  # chunks, up to which their number is a power of two
 
 
@@ -52,17 +52,23 @@ def user_factors(
   order = np.argsort(user, kind='stable')
   user, item, value = user[order], item[order], value[order]
   # All blocks have one shape, and those of few users one of few shapes: little
-  # is ever compiled.
+  # is ever compiled. A block ends where its users or their slices fill it.
   size = min(_BLOCK, _power_of_two(num_users))
-  starts = np.arange(0, num_users, size)
   counts = np.bincount(user, minlength=num_users)
-  slices = np.add.reduceat(-(-counts // SLOTS), starts)
-  needed = max(2, -(-int(slices.max()) // SLICES))
-  chunks = (_power_of_two if needed <= _FEW else chunk_grid)(needed)
   ends = np.r_[0, counts.cumsum()]  # of each user's ratings
+  slices = np.r_[0, (-(-counts // SLOTS)).cumsum()]
+  mean = -(-int(slices[-1]) * size // num_users)
+  needed = max(2, -(-max(mean, int(np.diff(slices).max())) // SLICES))
+  chunks = (_power_of_two if needed <= _FEW else chunk_grid)(needed)
+  starts = [0]
+  while starts[-1] < num_users:
+    most = slices[starts[-1]] + chunks * SLICES
+    full = int(np.searchsorted(slices, most, side='right')) - 1
+    starts.append(min(starts[-1] + size, full))
+  # A core has float64, in which sums are as exact and take less.
+  wide = isinstance(fit, Fit) and jax.default_backend() == 'cpu'
 
-  def found(start: int) -> np.ndarray:
-    stop = min(start + size, num_users)
+  def found(start: int, stop: int) -> np.ndarray:
     part = slice(ends[start], ends[stop])
     block = rows(
       user[part] - start,
@@ -73,14 +79,18 @@ def user_factors(
       side='user',
       least_chunks=chunks,
     )
-    fitted = fitted_users(put_rows(block), items).factors.user
-    return np.asarray(fitted)[: stop - start]
+    with jax.enable_x64(wide):
+      return np.asarray(_fitted(block, items))[: stop - start]
 
-  first, *rest = starts.tolist()
-  blocks = [found(first)]  # which compiles, once for all
+  blocks = [found(*starts[:2])]  # which compiles, once for all
   with ThreadPoolExecutor(os.cpu_count()) as pool:
-    blocks += pool.map(found, rest)
+    blocks += pool.map(found, starts[1:-1], starts[2:])
   return np.concatenate(blocks)
+
+
+@jax.jit  # One program for all blocks of users.
+def _fitted(rows: Rows, items: Release) -> Any:
+  return fitted_users(rows, items).factors.user
 
 
 def fold_in(
@@ -136,8 +146,10 @@ def fold_in(
       stacklevel=2,
     )
   user, item, value = ratings.user[known], item[known], ratings.value[known]
-  return model._replace(
-    user_factors=user_factors(
+  size = (ratings.num_users, len(model.item_ids))
+  with ThreadPoolExecutor() as pool:
+    seen = pool.submit(seen_matrix, user, item, size, value)
+    factors = user_factors(
       user,
       item,
       value,
@@ -145,11 +157,11 @@ def fold_in(
       item_factors=model.item_factors,
       offset=model.offset,
       fit=fit,
-    ),
+    )
+  return model._replace(
+    user_factors=factors,
     user_ids=ratings.user_ids,
-    seen=seen_matrix(
-      user, item, (ratings.num_users, len(model.item_ids)), value
-    ),
+    seen=seen.result(),
     covered=True,
     fit=fit,
   )

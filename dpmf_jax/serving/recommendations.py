@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpmf_jax.ratings.ids import used_ids
 from dpmf_jax.serving.models import (
   Ids,
   Model,
@@ -181,9 +184,9 @@ def recommend(
   )
   reasons = repeat((), int((items >= 0).sum()))
   if why:
-    reasons = _reasons(model, index, items, why)
+    reasons = [*_reasons(model, index, items, why)]
   found = _listed(model, model.user_ids[index], items, scores, reasons)
-  return list(map(Recommendation._make, found))
+  return _made(Recommendation, found)
 
 
 def top_items(
@@ -323,7 +326,7 @@ def similar_items(
   chosen, scores = top_products(wanted, vectors, k, seen_matrix(*itself))
   chosen = np.where(chosen >= 0, np.append(known, 0)[chosen], -1)
   found = _listed(model, model.item_ids[index], chosen, scores)
-  return list(map(Similar._make, found))
+  return _made(Similar, found)
 
 
 def _listable(role: str, ids: np.ndarray, wanted: Ids | None) -> np.ndarray:
@@ -338,9 +341,24 @@ def _listed(
 ) -> Iterator[tuple[Any, ...]]:
   """(label, item id, score, rank, title, *more) for every item there is."""
   row, rank = np.nonzero(items >= 0)
-  names = model.item_ids[items[row, rank]].tolist()
-  titles = map(model.titles.get, map(str, names))
-  ranks = (rank + 1).tolist()
-  found = scores[row, rank].astype(float).tolist()
-  columns = (labels[row].tolist(), names, found, ranks, titles, *more)
-  return zip(*columns, strict=True)
+  # An item in many lists is one object, and has its title looked up once.
+  used, place = used_ids(model.item_ids, items[row, rank])
+  names = np.array(used.tolist(), object)
+  titles = np.array([_title(model, name) for name in names], object)
+  found = labels[row], names[place], scores[row, rank], rank + 1, titles[place]
+  return zip(*(column.tolist() for column in found), *more, strict=True)
+
+
+def _made(kind: type, found: Iterator[tuple[Any, ...]]) -> list[Any]:
+  """All of them as `kind`.
+
+  Python's collector waits meanwhile: for so many new tuples it would go through
+  all that is in memory, which takes longer than to make them.
+  """
+  enabled = gc.isenabled()
+  gc.disable()
+  try:
+    return [*map(partial(tuple.__new__, kind), found)]
+  finally:
+    if enabled:
+      gc.enable()

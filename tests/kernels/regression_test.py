@@ -159,6 +159,20 @@ def test_bits_do_not_depend_on_layout_devices_or_other_rows():
     np.testing.assert_array_equal(found, first[chosen])
 
 
+@pytest.mark.parametrize('rank', [1, 7])
+def test_float64_has_the_same_bits(rank):
+  """Also of long rows, of which bits are dropped, and of the largest sums."""
+  rng = np.random.default_rng(rank)
+  table = drawn(rng, num_rows=40, num_columns=900, rank=rank, chance=0.5)
+  table[-1][:, 0] = rng.choice([-3.0, 3.0], 900)
+  for slots in (32, 64):
+    first = fitted(table, 3.1, np.full(rank, 2.0), slots=slots)
+    with jax.enable_x64(True):
+      again = fitted(table, 3.1, np.full(rank, 2.0), slots=slots)
+    assert again.dtype == np.float32
+    np.testing.assert_array_equal(again, first)
+
+
 def test_slices_that_would_overflow_are_refused():
   table = drawn(
     np.random.default_rng(0), num_rows=3, num_columns=200, rank=1, chance=0.9

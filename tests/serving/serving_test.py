@@ -1,4 +1,5 @@
 import dataclasses
+import gc
 import types
 
 import jax
@@ -65,6 +66,13 @@ def test_seen_items_are_left_out_and_ids_are_the_users_own(model):
   assert found[0].title == 'Thirty'
   assert found[1].title is None
   assert found[0].score == pytest.approx(2.5)
+
+
+def test_the_collector_is_as_it_was_before(model):
+  for switch in (gc.disable, gc.enable):
+    switch()
+    recommend(model)
+    assert gc.isenabled() == (switch is gc.enable)
 
 
 def test_all_items_where_seen_ones_are_wanted(model):
