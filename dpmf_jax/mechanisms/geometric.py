@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmf_jax.accounting.geometric import WORD_BITS, Law
+from dpmf_jax.mechanisms import noise
 
 
 def coin_words(law: Law) -> jax.Array:
@@ -24,7 +25,8 @@ def geometric_noise(key: jax.Array, coins: jax.Array) -> jax.Array:
   are random. There are no floats, and its work does not depend on what is
   drawn.
   """
-  first, second = jax.random.bits(key, (2, *coins.shape), 'uint32')
+  shape = (2, *coins.shape)
+  first, second = jax.random.bits(noise.unrolled(key), shape, 'uint32')
   return _number(first, coins) - _number(second, coins)
 
 

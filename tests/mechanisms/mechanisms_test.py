@@ -13,6 +13,7 @@ from any_rows import rows_of_any_size
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from independence import assert_independent
+from jax.errors import KeyReuseError
 from jax.extend.random import threefry_2x32
 from laws import assert_low_bits_are_fair, assert_scale
 
@@ -320,3 +321,31 @@ def test_words_are_those_of_jaxs_threefry(size):
     np.testing.assert_array_equal(
       noise._hashed(key, size), threefry_2x32(key, counters)
     )
+
+
+@pytest.mark.parametrize('shape', [(), (3,), (16, 2), (2, 33, 2)])
+def test_unrolled_keys_draw_what_keys_draw(shape):
+  key = jax.random.key(7)
+  for drawn in (
+    lambda key: jax.random.bits(key, shape, 'uint32'),
+    lambda key: jax.random.normal(key, shape),
+    lambda key: jax.random.key_data(jax.random.split(key)),
+    lambda key: jax.random.key_data(jax.random.fold_in(key, 3)),
+  ):
+    unrolled = lambda key, drawn=drawn: drawn(noise.unrolled(key))
+    np.testing.assert_array_equal(
+      jax.jit(unrolled)(jax.random.clone(key)),
+      jax.jit(drawn)(jax.random.clone(key)),
+    )
+
+
+def test_a_key_that_was_unrolled_is_used():
+  key = jax.random.key(7)
+  noise.unrolled(key)
+  with pytest.raises(KeyReuseError):
+    jax.random.bits(key)
+
+
+def test_keys_of_other_kinds_are_left_as_they_are():
+  key = jax.random.key(7, impl='rbg')
+  assert noise.unrolled(key) is key
