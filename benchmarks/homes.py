@@ -82,7 +82,7 @@ def _measured() -> None:
   import numpy as np
 
   from dpmf_jax import training
-  from dpmf_jax.homes import everywhere
+  from dpmf_jax.homes import data_at_home, everywhere
   from dpmf_jax.kernels import regression
   from dpmf_jax.ratings.synthetic import synthetic
   from dpmf_jax.rows import device_mesh, training_data
@@ -109,21 +109,13 @@ def _measured() -> None:
     _SYSTEM.value,
     {'epsilon': 4.0, 'unit': None, **_SETTINGS[_SYSTEM.value]},
     ratings,
-    task=None,
-    variant=None,
-    delta=None,
-    threshold=None,
-    asked=None,
-    features=None,
-    items_known=False,
-    in_ledger=False,
   )
   mesh = device_mesh()
   own = processes.at_home(processes.owned(ratings), mesh)
   del ratings
   for homes in (False, True):
     system, key = chosen.system, jax.random.key(0)
-    data = training_data(own, mesh=mesh, homes=homes)
+    data = (data_at_home if homes else training_data)(own, mesh=mesh)
     if not homes:
       system = system._replace(users_apart=False)
     used = data if system.users_apart else everywhere(data)

@@ -118,20 +118,16 @@ def partial_files(path: Path) -> list[Path]:
   ]
 
 
-def sha256(content: bytes | Path) -> str:
-  """The SHA-256 of bytes or of a file, in hexadecimal."""
-  if isinstance(content, bytes):
-    return hashlib.sha256(content).hexdigest()
-  with content.open('rb') as file:
-    return hashlib.file_digest(file, 'sha256').hexdigest()
-
-
-def sha256_of(*parts: bytes | np.ndarray) -> str:
-  """The SHA-256 of bytes and of arrays' numbers, one after the other."""
+def sha256(*parts: bytes | Path | np.ndarray) -> str:
+  """The SHA-256 of bytes, files and arrays' numbers, one after the other."""
   sha = hashlib.sha256()
   for part in parts:
-    known = isinstance(part, bytes)
-    sha.update(part if known else np.ascontiguousarray(part).tobytes())
+    if isinstance(part, Path):
+      with part.open('rb') as file:
+        hashlib.file_digest(file, lambda: sha)
+    else:
+      known = isinstance(part, bytes)
+      sha.update(part if known else np.ascontiguousarray(part).tobytes())
   return sha.hexdigest()
 
 

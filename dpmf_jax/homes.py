@@ -1,7 +1,7 @@
 """Tables of users that are spread over devices, each row where its ratings are.
 
 The users of the k-th of n devices are those with the numbers from k U/n to
-(k + 1) U/n, U/n rounded up (`rows.homes_of`). A device has all their ratings
+(k + 1) U/n, U/n rounded up (`homes_of`). A device has all their ratings
 and their rows of all tables of users, so that sums by user stay where they are,
 and what goes over the network are sums by item. Tables of items are everywhere.
 
@@ -13,6 +13,7 @@ that, and have rows of zeros at their end: `padded`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,61 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
-from dpmf_jax.rows import AXIS, Data, Rows, own_users
+from dpmf_jax.ratings.table import Ratings, check_ratings
+from dpmf_jax.rows import (
+  AXIS,
+  Data,
+  Rows,
+  data_rows,
+  own_users,
+  platform_of,
+  training_data,
+)
+
+
+def homes_of(user: np.ndarray, num_users: int, mesh: Mesh) -> np.ndarray:
+  """The place in the mesh of the device that has each of the users."""
+  return user // own_users(num_users, mesh)
+
+
+def data_at_home(ratings: Ratings, mesh: Mesh | None, **layout) -> Data:
+  """`training_data` in which every device has the ratings of its users.
+
+  Each process gives the ratings of the users that its devices have.
+  """
+  if mesh is None:
+    return training_data(ratings, **layout)
+  check_ratings(ratings)
+  layout.setdefault('platform', platform_of(mesh))
+  home = homes_of(ratings.user, ratings.num_users, mesh)
+  places = [
+    place
+    for place, device in enumerate(mesh.devices.flat)
+    if device.process_index == jax.process_index()
+  ]
+  if not np.isin(home, places).all():
+    raise ValueError('there are ratings of users whose home is elsewhere')
+  parts = [data_rows(ratings.take(home == place), **layout) for place in places]
+  put = functools.partial(
+    jax.make_array_from_process_local_data, NamedSharding(mesh, Spec(AXIS))
+  )
+
+  def put_parts(*parts: Rows) -> Rows:
+    # As many chunks for each device of each process.
+    most = int(jnp.max(put(np.array([len(x.row) for x in parts], np.int32))))
+
+    def joined(*arrays: np.ndarray) -> jax.Array:
+      rest = ((0, 0),) * (arrays[0].ndim - 1)
+      return put(
+        np.concatenate(
+          [np.pad(own, ((0, most - len(own)), *rest)) for own in arrays]
+        )
+      )
+
+    rows = jax.tree.map(joined, *parts)
+    return dataclasses.replace(rows, mesh=mesh, homes=True)
+
+  return Data(*map(put_parts, *parts))
 
 
 def padded(tree: Any, num_users: int, mesh: Mesh) -> Any:
@@ -71,6 +126,19 @@ def by_home(
   return found if summed else trimmed(found, users, mesh)
 
 
+def alike(function: Callable[..., Any], number: jax.Array, *args: Any) -> Any:
+  """`function` of what all devices have, to the same bits in all programs.
+
+  A product and a sum are rounded once or twice, by what else XLA puts into the
+  same kernel. Nothing from outside gets into a branch of a condition. This one
+  always holds: `number` [] is an integer that is never negative, though XLA
+  must not see that.
+  """
+  shapes = jax.eval_shape(function, *args)
+  none = lambda *_: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+  return jax.lax.cond(number >= 0, function, none, *args)
+
+
 def own_index(index: jax.Array, size: int) -> jax.Array:
   """Places among a device's own users, in `shard_map`; any for padding."""
   return jnp.clip(index - jax.lax.axis_index(AXIS) * size, 0, size - 1)
@@ -79,18 +147,16 @@ def own_index(index: jax.Array, size: int) -> jax.Array:
 def map_users(
   function: Callable[[Any], Any],
   state: Any,
-  num_rows: tuple[int, ...],
   others: Callable[[Any], Any] = lambda leaf: leaf,
 ) -> Any:
   """`state` with `function` of its tables of users, and `others` of the rest.
 
-  They are named `user`, and have one of `num_rows`.
+  Tables of users are the arrays in fields named `user`, but for single numbers.
   """
 
   def mapped(path: Any, leaf: Any) -> Any:
     named = any(getattr(key, 'name', None) == 'user' for key in path)
-    table = named and jnp.ndim(leaf) and len(leaf) in num_rows
-    return function(leaf) if table else others(leaf)
+    return function(leaf) if named and jnp.ndim(leaf) else others(leaf)
 
   return jax.tree_util.tree_map_with_path(mapped, state)
 

@@ -56,7 +56,8 @@ class Rows:
   `length` are padding: column 0, value 0.
 
   Attributes:
-    column: [C, S, L] int32, index on the other side.
+    column: [C, S, L] uint16, or int32 where there are 2^16 columns or more:
+      index on the other side.
     value: [C, S, L] float32, the rating.
     length: [C, S] int32, how many slots of a slice are ratings.
     row: [C, S] int32, the row of a slice.
@@ -170,7 +171,9 @@ def rows(
   # [N] place in the flat layout
   slot = np.repeat(place * slots - start, filled) + np.arange(len(value))
 
-  flat_column = np.zeros(total * slots, np.int32)
+  # Padding of `num_columns`, one past the last, is to fit in, too.
+  narrow = np.uint16 if num_columns < 2**16 else np.int32
+  flat_column = np.zeros(total * slots, narrow)
   flat_value = np.zeros(total * slots, np.float32)
   flat_column[slot] = column
   flat_value[slot] = value
@@ -505,60 +508,15 @@ def put_replicated(tree, mesh: Mesh | None = None):
 
 
 def training_data(
-  ratings: Ratings,
-  *,
-  mesh: Mesh | None = None,
-  homes: bool = False,
-  **layout,
+  ratings: Ratings, *, mesh: Mesh | None = None, **layout
 ) -> Data:
   """Both orientations of `ratings` on the device, as systems take them.
 
   `layout` is for `rows`; by default it is made for the devices' platform. Of
-  several processes each gives the ratings of its own users: with `homes` those
-  of the users that its devices have (`homes_of`).
+  several processes each gives the ratings of its own users.
   """
   check_ratings(ratings)
   layout.setdefault('platform', platform_of(mesh))
-  if homes and mesh is not None:
-    return _data_at_home(ratings, mesh, layout)
   multiple = 1 if mesh is None else len(mesh.local_devices)
   data = data_rows(ratings, chunk_multiple=multiple, **layout)
   return Data(*(put_rows(rows, mesh) for rows in data))
-
-
-def homes_of(user: np.ndarray, num_users: int, mesh: Mesh) -> np.ndarray:
-  """The place in the mesh of the device that has each of the users."""
-  return user // own_users(num_users, mesh)
-
-
-def _data_at_home(ratings: Ratings, mesh: Mesh, layout: dict) -> Data:
-  """`training_data` in which every device has the ratings of its users."""
-  home = homes_of(ratings.user, ratings.num_users, mesh)
-  places = [
-    place
-    for place, device in enumerate(mesh.devices.flat)
-    if device.process_index == jax.process_index()
-  ]
-  parts = [data_rows(ratings.take(home == place), **layout) for place in places]
-  if sum(len(home[home == place]) for place in places) < len(home):
-    raise ValueError('there are ratings of users whose home is elsewhere')
-
-  def put(*parts: Rows) -> Rows:
-    # As many chunks for each device of each process.
-    chunks = np.array([len(part.row) for part in parts], np.int32)
-    sharding = NamedSharding(mesh, Spec(AXIS))
-    put = functools.partial(jax.make_array_from_process_local_data, sharding)
-    most = int(jnp.max(put(chunks)))
-
-    def joined(*arrays: np.ndarray) -> jax.Array:
-      rest = ((0, 0),) * (arrays[0].ndim - 1)
-      return put(
-        np.concatenate(
-          [np.pad(own, ((0, most - len(own)), *rest)) for own in arrays]
-        )
-      )
-
-    rows = jax.tree.map(joined, *parts)
-    return dataclasses.replace(rows, mesh=mesh, homes=True)
-
-  return Data(*map(put, *parts))

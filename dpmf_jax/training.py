@@ -15,7 +15,7 @@ import jax
 
 from dpmf_jax.homes import everywhere, map_users, padded, put_homes, trimmed
 from dpmf_jax.rows import Data, check_scale, check_side, put_replicated
-from dpmf_jax.types import System
+from dpmf_jax.types import Kinds, System
 
 
 class Progress(NamedTuple):
@@ -43,7 +43,7 @@ def _block(step, key, state, data, first, length):
   def users(function, state):
     if not data.by_user.homes:
       return state
-    return map_users(lambda x: function(x, *place), state, _lengths(data))
+    return map_users(lambda x: function(x, *place), state)
 
   def body(number, state):
     # The key of a step depends on its number alone: a resumed run draws the
@@ -55,10 +55,25 @@ def _block(step, key, state, data, first, length):
   return users(padded, jax.lax.fori_loop(first, first + length, body, state))
 
 
-def _lengths(data: Data) -> tuple[int, int]:
-  """Of tables of users inside a program and between programs."""
-  rows = data.by_user
-  return rows.num_rows, rows.own_users * rows.mesh.size
+@functools.partial(jax.jit, static_argnames=('which',))
+def _next(which, key, state, number):
+  """The kind and the key of step `number`."""
+  return which(state), jax.random.fold_in(key, number)
+
+
+_one = jax.jit(
+  lambda step, key, state, data: step(key, state, data), static_argnums=0
+)
+
+
+def _steps(step, key, state, data, first, length):
+  """`_block`; where there are kinds of steps, of those alone that are run."""
+  if not isinstance(step, Kinds) or data.by_user.homes:
+    return _block(step, key, state, data, first, length)
+  for number in range(first, first + length):
+    kind, own_key = _next(step.which, key, state, number)
+    state = _one(step.each[int(kind)], own_key, state, data)
+  return state
 
 
 def _put(state: Any, data: Data) -> Any:
@@ -69,7 +84,6 @@ def _put(state: Any, data: Data) -> Any:
   return map_users(
     lambda table: put_homes(table, users, mesh),
     state,
-    _lengths(data),
     others=lambda leaf: put_replicated(leaf, mesh),
   )
 
@@ -139,7 +153,7 @@ def fit(
     # Boundaries are multiples of the block, wherever the run started.
     length = min(block - done % block, system.steps - done)
     with in_float32():
-      state = _block(system.step, steps_key, state, data, done, length)
+      state = _steps(system.step, steps_key, state, data, done, length)
     done += length
     for callback in callbacks:
       callback(Progress(done, state))

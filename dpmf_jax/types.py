@@ -170,6 +170,27 @@ class Personal(NamedTuple):
   accounted: Callable[..., Any]
 
 
+@dataclass(frozen=True, eq=False)
+class Kinds:
+  """A step of one of several kinds. `fit` compiles those that are run.
+
+  Attributes:
+    step: (key, state, data) -> State, one program with all kinds.
+    which: state -> [] int32, the kind that is next.
+    each: the kinds, (key, state, data) -> State.
+
+  Privacy: `which` must be a function of what the guarantee covers, as how long
+  a run takes tells of it.
+  """
+
+  step: Callable[..., Any]
+  which: Callable[..., Any]
+  each: tuple[Callable[..., Any], ...]
+
+  def __call__(self, key: Any, state: Any, data: Any) -> Any:
+    return self.step(key, state, data)
+
+
 class System(NamedTuple):
   """A recommender as pure functions, with what can be said of its privacy.
 
@@ -177,7 +198,8 @@ class System(NamedTuple):
     init: (key, data) -> State.
     step: (key, state, data) -> State; pure, un-jitted, scannable and
       vmappable. Equal static settings give the identical function object, so
-      that another noise level or step size does not compile again.
+      that another noise level or step size does not compile again. `Kinds`
+      where the program would be large and a run needs a part of it.
     model: (state, data) -> Release with both sides, for the curator's own
       metrics and serving; may hold more than the guarantee covers.
     steps: how many times `step` runs. Fixed before the data is seen; the

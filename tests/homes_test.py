@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpmf_jax import training
-from dpmf_jax.homes import padded
+from dpmf_jax.homes import data_at_home, padded
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.rows import device_mesh, training_data
@@ -21,7 +21,15 @@ _SYSTEMS = {
   'moments': {},
   'power_mf': {'rank': 2},
 }
-_APART = ['gaussian_mf', 'ranking_mf', 'moments']
+_APART = ['gaussian_mf', 'dpals', 'ranking_mf', 'moments']
+
+
+def one_fast(names):
+  """The others have more to compile, and are tested in the same way."""
+  slow = lambda name: () if name == 'gaussian_mf' else pytest.mark.slow
+  return [pytest.param(name, marks=slow(name)) for name in names]
+
+
 _COLLECTIVE = re.compile(
   r'= (.*?) (all-reduce|all-gather|all-to-all|collective-permute|'
   r'reduce-scatter|collective-broadcast)(-start)?\('
@@ -35,7 +43,7 @@ def ratings():
 
 @pytest.fixture(scope='module')
 def at_home(ratings):
-  return training_data(ratings, mesh=device_mesh(4), homes=True)
+  return data_at_home(ratings, device_mesh(4))
 
 
 def system_of(name, ratings):
@@ -69,7 +77,7 @@ def sent(program):
   return found
 
 
-@pytest.mark.parametrize('name', _SYSTEMS)
+@pytest.mark.parametrize('name', one_fast(_SYSTEMS))
 def test_homes_change_no_bit(ratings, at_home, name):
   system = system_of(name, ratings)
   data = training_data(ratings, mesh=device_mesh(4))
@@ -87,7 +95,7 @@ def test_homes_change_no_bit(ratings, at_home, name):
   assert not user[_USERS:].any()
 
 
-@pytest.mark.parametrize('name', _APART)
+@pytest.mark.parametrize('name', one_fast(_APART))
 def test_nothing_as_long_as_the_users_crosses_the_network(
   ratings, at_home, name
 ):
@@ -99,7 +107,7 @@ def test_nothing_as_long_as_the_users_crosses_the_network(
   assert max(sent(compiled(system, everywhere))) >= _USERS
 
 
-@pytest.mark.parametrize('name', _APART)
+@pytest.mark.parametrize('name', one_fast(_APART))
 def test_a_device_has_the_rows_of_its_own_users(ratings, at_home, name):
   state = training.fit(system_of(name, ratings), jax.random.key(1), at_home)
   for shard in state.factors.user.addressable_shards:

@@ -160,6 +160,18 @@ def test_device_layout_takes_at_most_30_bytes_per_rating():
   assert total / len(ratings) <= 30
 
 
+@pytest.mark.parametrize(
+  ('num_columns', 'dtype'), [(2**16 - 1, np.uint16), (2**16, np.int32)]
+)
+def test_columns_take_two_bytes_where_these_hold_them(num_columns, dtype):
+  row, column = np.array([0, 0, 1]), np.array([0, num_columns - 1, 5])
+  value = np.array([1.0, 2.0, 3.0], np.float32)
+  layout = rows(row, column, value, 2, num_columns)
+  assert layout.column.dtype == dtype
+  want = zip(row.tolist(), column.tolist(), value.tolist(), strict=True)
+  assert entries(layout) == sorted(want)
+
+
 def test_rows_are_sharded_over_a_mesh(small_ratings):
   mesh = device_mesh(2)
   layout = training_data(small_ratings, mesh=mesh, slices=4).by_user

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from dpmf_jax.plans.gaussian_mf import GaussianMFConfig
+from dpmf_jax.plans.spec import SOUND
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems.gaussian_mf import gaussian_mf
 from dpmf_jax.training import fit
@@ -13,14 +14,7 @@ from dpmf_jax.training import fit
 @pytest.fixture
 def system():
   return gaussian_mf(
-    GaussianMFConfig(
-      variant='sound',
-      relation='add_remove',
-      scale=(1.0, 5.0),
-      delta=1e-6,
-      epsilon=5.0,
-      steps=11,
-    )
+    GaussianMFConfig(**SOUND, scale=(1.0, 5.0), delta=1e-6, epsilon=5, steps=11)
   )
 
 

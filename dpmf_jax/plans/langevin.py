@@ -74,6 +74,6 @@ SPEC = Spec(
   'each (ISGLD, as published).',
   config=LangevinConfig,
   plan=plan,
-  variants={'paper': sdcf.PAPER, 'none': sdcf.NONE},
+  variants=sdcf.VARIANTS,
   cases=sdcf.cases(),
 )

@@ -7,7 +7,7 @@ from typing import Literal
 
 from dpmf_jax.plans import sdcf
 from dpmf_jax.plans import settings as declare
-from dpmf_jax.plans.spec import Plan, Spec
+from dpmf_jax.plans.spec import Plan
 
 Sign = Literal['true', 'perturbed']
 
@@ -36,13 +36,11 @@ def plan(config: SDBPRConfig) -> Plan:
   return sdcf.sdcf_plan(config)
 
 
-SPEC = Spec(
+SPEC = sdcf.spec(
   name='sdbpr',
   help='As published (SD-BPRMF): personalised ranking in the rounds of sdmf.',
   config=SDBPRConfig,
   plan=plan,
-  variants={'paper': sdcf.PAPER, 'none': sdcf.NONE},
   cases=sdcf.cases(),
-  traffic=sdcf.traffic,
   task='ranking',
 )

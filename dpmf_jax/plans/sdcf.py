@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from dpmf_jax import accounting
 from dpmf_jax.plans import settings as declare
-from dpmf_jax.plans.spec import Case, Plan
+from dpmf_jax.plans.spec import Case, Plan, Spec
 from dpmf_jax.types import Guarantee, Optimizer
 
 Average = Literal['item', 'all']
@@ -105,8 +105,7 @@ def epsilon_value_setting() -> Any:
   )
 
 
-PAPER: dict[str, Any] = {'variant': 'paper'}
-NONE: dict[str, Any] = {'variant': 'none'}
+VARIANTS = {'paper': {'variant': 'paper'}, 'none': {'variant': 'none'}}
 
 CLAIM = (
   'This is what the paper claims for which items are sent, in all rounds '
@@ -148,10 +147,8 @@ def sdcf_plan(
     assumed: what the claim leans on besides `CLAIM`.
   """
   if config.variant == 'none':
-    stated = declare.no_guarantee(
-      'add_remove', ('user factors', 'item factors')
-    )
-    return Plan(stated, config.steps)
+    factors = ('user factors', 'item factors')
+    return Plan(declare.no_guarantee('add_remove', factors), config.steps)
   permanent, instant = epsilons(config)
   fake = ''
   if epsilon_value is not None:
@@ -207,3 +204,8 @@ def cases(**more: float) -> dict[str, tuple[Case, ...]]:
   """What an audit tries, as published, with further settings, and without."""
   paper = Case({**_CASE, 'epsilon': 1.0, **more}, 'random')
   return {'paper': (paper,), 'none': (Case(_CASE, 'random'),)}
+
+
+def spec(**fields: Any) -> Spec:
+  """That of a system of SDCF, as published and without privacy."""
+  return Spec(**{'variants': VARIANTS, 'traffic': traffic} | fields)

@@ -6,7 +6,7 @@ import functools
 
 from dpmf_jax.plans import sdcf
 from dpmf_jax.plans import settings as declare
-from dpmf_jax.plans.spec import Plan, Spec
+from dpmf_jax.plans.spec import Plan
 from dpmf_jax.ratings.attributes import Attributes
 
 
@@ -62,12 +62,11 @@ def traffic(config: SDFMConfig, **sizes: int) -> dict[str, float] | None:
   return sdcf.traffic(config, **sizes, width=width, shared=1 + features * width)
 
 
-SPEC = Spec(
+SPEC = sdcf.spec(
   name='sdfm',
   help='As published (SD-FM): a factorization machine in the rounds of sdmf.',
   config=SDFMConfig,
   plan=plan,
-  variants={'paper': sdcf.PAPER, 'none': sdcf.NONE},
   cases=sdcf.cases(epsilon_value=1.0),
   traffic=traffic,
 )

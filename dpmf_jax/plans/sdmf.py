@@ -7,7 +7,7 @@ from typing import Literal
 
 from dpmf_jax.plans import sdcf
 from dpmf_jax.plans import settings as declare
-from dpmf_jax.plans.spec import Plan, Spec
+from dpmf_jax.plans.spec import Plan
 
 
 @declare.config
@@ -30,14 +30,13 @@ def plan(config: SDMFConfig) -> Plan:
   return sdcf.sdcf_plan(config, epsilon_value=config.epsilon_value)
 
 
-SPEC = Spec(
+SPEC = sdcf.spec(
   name='sdmf',
   help='As published (SDMF): clients send noisy gradients of items that '
   'randomized response chooses.',
   config=SDMFConfig,
   plan=plan,
-  variants={'paper': sdcf.PAPER},
+  variants={'paper': sdcf.VARIANTS['paper']},
   # The items alone; what clients send, which says more, is not released here.
   cases={'paper': sdcf.cases(epsilon_value=1.0)['paper']},
-  traffic=sdcf.traffic,
 )

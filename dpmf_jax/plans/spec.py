@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from dpmf_jax import accounting
-from dpmf_jax.types import Guarantee
+from dpmf_jax.types import Guarantee, Release, System
 
 # The settings that scripts start from for a sound variant beside a paper's.
 SOUND = {'variant': 'sound', 'relation': 'add_remove'}
@@ -79,6 +79,16 @@ class Plan:
     return accounting.epsilon(
       spent, delta or accounting.uncovered(self.guarantee)
     )
+
+  def system(
+    self,
+    init: Callable[..., Any],
+    step: Callable[..., Any],
+    model: Callable[..., Release],
+    **more: Any,
+  ) -> System:
+    """The system that these functions are; `more` of its fields."""
+    return System(init, step, model, self.steps, self.guarantee, **more)
 
 
 def plan_by_rank(plan: Callable[..., Plan]) -> Callable[..., Plan]:

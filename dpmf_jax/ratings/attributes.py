@@ -83,7 +83,7 @@ class Attributes:
     return (
       f'Attributes({len(self.user)} users by {len(self.user_names)}, '
       f'{len(self.item)} items by {len(self.item_names)}, '
-      f'sha256 {files.sha256_of(*parts)[:16]})'
+      f'sha256 {files.sha256(*parts)[:16]})'
     )
 
 

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpmf_jax import files
 from dpmf_jax.ratings.ids import join_ids
 from dpmf_jax.ratings.splits import hashed_ids
 from dpmf_jax.ratings.table import Ratings
@@ -101,10 +100,3 @@ def with_columns(
     for name in columns(ratings)
   }
   return dataclasses.replace(ratings, **joined, unique=True)
-
-
-def digest(ratings: Ratings) -> str:
-  """A hash of all that processes must agree on before they share ratings."""
-  return files.sha256_of(
-    *columns(ratings).values(), ratings.user_ids, ratings.item_ids
-  )

@@ -152,9 +152,10 @@ def prior_of(
     raise ValueError(f'{ratings.name}: there are no public ratings')
   names = tuple(map(str, ratings.item_ids.tolist()))
   rank = 0 if ratings.clicks else min(rank, max(1, min(_shape(ratings)) - 1))
+  ids = json.dumps([ratings.user_ids.tolist(), ratings.item_ids.tolist()])
   return Prior(
     ratings.name,
-    _digest(ratings),
+    files.sha256(ids.encode(), ratings.user, ratings.item, ratings.value),
     names,
     tuple(str(ratings.titles.get(name) or '') for name in names),
     **(_rated(ratings, rank) if rank else _unrated(ratings.num_items)),
@@ -239,13 +240,6 @@ def _check(prior: Prior, path: pathlib.Path) -> None:
 
 def _shape(ratings: Ratings) -> tuple[int, int]:
   return ratings.num_users, ratings.num_items
-
-
-def _digest(ratings: Ratings) -> str:
-  """SHA-256 of the ratings, in the order in which they are."""
-  ids = json.dumps([ratings.user_ids.tolist(), ratings.item_ids.tolist()])
-  arrays = (ratings.user, ratings.item, ratings.value)
-  return files.sha256_of(ids.encode(), *arrays)
 
 
 def _outer(rows: np.ndarray) -> np.ndarray:

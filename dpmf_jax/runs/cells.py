@@ -101,7 +101,7 @@ def protocol(
 def digest(ratings: Ratings) -> str:
   """A hash of all that a split and a run depend on."""
   lists = (ratings.user_ids.astype(str), ratings.item_ids.astype(str))
-  return files.sha256_of(
+  return files.sha256(
     folders.digest(ratings).encode(),
     as_json([each.tolist() for each in lists]),
     as_json([ratings.scale, ratings.clicks, ratings.most_users]),

@@ -70,7 +70,7 @@ _VERSIONED = ('dpmf_jax', 'jax', 'jaxlib')
 
 def digest(ratings: Ratings) -> str:
   """A hash of the ratings, to tell whether a run goes on with the same."""
-  return files.sha256_of(ratings.user, ratings.item, ratings.value)
+  return files.sha256(ratings.user, ratings.item, ratings.value)
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,9 +37,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 from dpmf_jax import files, keys
+from dpmf_jax.homes import homes_of
 from dpmf_jax.ratings import exchange
 from dpmf_jax.ratings.table import DataError, Ratings
-from dpmf_jax.rows import homes_of
 
 GONE = 3  # the exit code where another process has ended
 _AXIS = 'processes'
@@ -155,11 +155,14 @@ class _Lifelines:
       line = socket.create_connection(tuple(json.loads(told[16:])))
       line.sendall(told[:16] + self._number.to_bytes(2))
       self._lines[0] = line
+    self._watchers = []
     for number, line in self._lines.items():
       _keep_alive(line)
-      threading.Thread(
+      watcher = threading.Thread(
         target=self._watch, args=(number, line), daemon=True
-      ).start()
+      )
+      watcher.start()
+      self._watchers.append(watcher)
 
   def _watch(self, number: int, line: socket.socket) -> None:
     """Stops this process where another one ends, unless all is done."""
@@ -175,8 +178,9 @@ class _Lifelines:
     )
     self._stop(said.decode('utf-8', 'replace') or gone)
 
-  def _stop(self, said: str) -> NoReturn:
-    self._ended.acquire()  # whoever has it ends the process
+  def _stop(self, said: str) -> None:
+    if not self._ended.acquire(blocking=False):
+      return  # whoever has it ends the process
     self._tell(said)
     sys.stdout.flush()
     os.write(2, f'error: {said.rstrip()}\n'.encode())
@@ -192,6 +196,11 @@ class _Lifelines:
     self._ended.acquire()
     said = f'process {self._number} of {self._count} {why}' if why else ''
     self._tell(f'{said}\n')
+    for line in self._lines.values():
+      with contextlib.suppress(OSError):
+        line.shutdown(socket.SHUT_RDWR)
+    for watcher in self._watchers:
+      watcher.join()  # no thread is left to wake while Python ends
 
 
 def _keep_alive(line: socket.socket) -> None:
@@ -272,7 +281,12 @@ def owned(ratings: Ratings) -> Ratings:
   """Of ratings that all processes have, those of this one's users."""
   if count() == 1:
     return ratings
-  check_same({'ratings': exchange.digest(ratings)})
+  same = (
+    *exchange.columns(ratings).values(),
+    ratings.user_ids,
+    ratings.item_ids,
+  )
+  check_same({'ratings': files.sha256(*same)})
   owner = exchange.owners(ratings.user_ids, count())
   own = owner[ratings.user] == jax.process_index()
   if not own.any():

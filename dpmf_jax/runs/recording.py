@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from tqdm import tqdm
 
 from dpmf_jax.evaluation.metrics import rmse
@@ -59,7 +61,7 @@ class Recorder:
     # Clipped to the scale, an infinite prediction has a finite error; products
     # of finite factors may have none.
     leaves = jax.tree.leaves((model._replace(fit=None), errors))
-    if not all(jnp.isfinite(leaf).all() for leaf in leaves):
+    if not all(map(_is_finite, leaves)):
       raise ValueError(
         'training diverged: factors or their products are not finite after '
         f'step {report.step}; use a smaller step_size'
@@ -73,6 +75,12 @@ class Recorder:
     self.model = model
 
 
+def _is_finite(leaf: Any) -> bool:
+  """Whether all of it is; on the host, where it has all: nothing to compile."""
+  here = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
+  return bool((np if here else jnp).isfinite(leaf).all())
+
+
 def progress(
   plan: Plan, curve: list[dict], *, delta: float | None, disable=False
 ) -> tuple[tqdm, Callable[[Progress], None]]:
@@ -82,6 +90,8 @@ def progress(
   )
 
   def callback(report: Progress) -> None:
+    if bar.disable:  # nobody sees an epsilon that takes a second at first
+      return
     bar.update(report.step - bar.n)
     shown = {
       name.removesuffix('_rmse'): f'{value:.4f}'

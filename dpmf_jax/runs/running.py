@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import Data
 from dpmf_jax.runs import folders, logs, processes, recording
 from dpmf_jax.runs.choosing import Chosen
-from dpmf_jax.training import fit
+from dpmf_jax.training import fit, in_float32
 
 
 def spending(
@@ -113,10 +115,12 @@ def fitted(
     charge = functools.partial(spend, entry_id=run_id)
     callbacks.append(folders.charger(folder, charge, fresh=start is None))
   # The other half drew masks for releases once: steps keep their noise.
-  fit_key, _ = jax.random.split(key)
+  with in_float32():  # as in `fit`: one program
+    fit_key, _ = jax.random.split(key)
   bar, show = recording.progress(
     chosen.plan, recorder.curve, delta=chosen.delta, disable=not progress
   )
+  threading.Thread(target=_ready, args=(chosen, folder)).start()
   with bar, logs.logged(recorder.curve, curves, tensorboard) as log:
     fit(
       made,
@@ -127,3 +131,15 @@ def fitted(
       start=start,
     )
   return key, run_id
+
+
+def _ready(chosen: Chosen, folder: Path | None) -> None:
+  """Has at hand what the end of a run needs, while steps are compiled.
+
+  Modules that take a second to import, of what is drawn and of what is stated.
+  """
+  if folder is not None:
+    for module in ('figure', 'backends.backend_agg'):
+      importlib.import_module(f'matplotlib.{module}')
+  if chosen.delta is not None:
+    chosen.plan.epsilon(chosen.plan.steps, chosen.delta)

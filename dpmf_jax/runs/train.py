@@ -14,6 +14,7 @@ import numpy as np
 from dpmf_jax import certificates, files, keys
 from dpmf_jax.certificates import wording
 from dpmf_jax.evaluation import popular
+from dpmf_jax.homes import data_at_home
 from dpmf_jax.plans.spec import Task
 from dpmf_jax.ratings.given import ratings_of
 from dpmf_jax.ratings.priors import matched
@@ -237,11 +238,11 @@ def train(
       learned, test = hold_out_last(table, seed=split_seed)
     elif test_fraction > 0:
       learned, test = random_split(table, test_fraction, seed=split_seed)
-    homes = processes.count() > 1
-    data = training_data(learned, mesh=mesh, homes=homes)
+    laid_out = data_at_home if processes.count() > 1 else training_data
+    data = laid_out(learned, mesh=mesh)
     test_rows = None
     if test is not None:
-      test_rows = training_data(test, mesh=mesh, homes=homes).by_user
+      test_rows = laid_out(test, mesh=mesh).by_user
     lap('ratings split and laid out')
     lists = certificates.id_lists(table, made.guarantee)
     facts = {
@@ -265,14 +266,17 @@ def train(
     }
     if lists['users'] != wording.SECRET_COUNTED:
       facts['num_users'] = table.num_users
+    hashed = {'epsilons': learned.epsilon, 'features': user_features}
     identity = {
       **facts,
       'system': chosen.name,
       'config': repr(chosen.config or made.guarantee),
       'key': _identity_of(first_key, key),
       'ratings': processes.digest(folders.digest(learned)),
-      'epsilons': _digest(learned.epsilon),
-      'features': _digest(user_features),
+      **{
+        name: None if array is None else files.sha256(array)
+        for name, array in hashed.items()
+      },
       'public_ratings': stated,
     }
     processes.check_same(identity)
@@ -371,7 +375,7 @@ def _identity_of(key: jax.Array, given: jax.Array | int | None) -> Any:
   """What a run that goes on must have the same of: not the key itself."""
   if given is None or isinstance(given, int):
     return given
-  return _digest(keys.key_words(key))
+  return files.sha256(keys.key_words(key))
 
 
 def _with_item_features(
@@ -392,9 +396,4 @@ def _with_item_features(
 
 
 def _stated_features(name: str, features: np.ndarray | None) -> dict[str, str]:
-  digest = _digest(features)
-  return {name: f'sha256 {digest}'} if digest else {}
-
-
-def _digest(array: Any) -> str | None:
-  return None if array is None else files.sha256_of(array)
+  return {} if features is None else {name: f'sha256 {files.sha256(features)}'}

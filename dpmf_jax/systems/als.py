@@ -238,11 +238,4 @@ def als(config: ALSConfig) -> System:
     step = _implicit_step(config.iterations)
   else:
     step = _explicit_step(biases, config.iterations)
-  return System(
-    init=init,
-    step=step,
-    model=_model,
-    steps=SPEC.plan(config).steps,
-    guarantee=SPEC.plan(config).guarantee,
-    scale=config.scale,
-  )
+  return SPEC.plan(config).system(init, step, _model, scale=config.scale)

@@ -134,11 +134,4 @@ def ease(config: EASEConfig) -> System:
       ),
     )
 
-  return System(
-    init=init,
-    step=_step,
-    model=_model,
-    steps=SPEC.plan(config).steps,
-    guarantee=SPEC.plan(config).guarantee,
-    scale=config.scale,
-  )
+  return SPEC.plan(config).system(init, _step, _model, scale=config.scale)

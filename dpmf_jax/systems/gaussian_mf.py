@@ -263,12 +263,10 @@ def gaussian_mf(config: GaussianMFConfig) -> System:
     opt_state = optimizer_state(optimizer, factors, config.step_size)
     return State(factors, opt_state, _hyper(config, data))
 
-  return System(
-    init=init,
-    step=(_sound_step if sound else _paper_step)(optimizer),
-    model=_model,
-    steps=config.steps,
-    guarantee=plan(config).guarantee,
+  return plan(config).system(
+    init,
+    (_sound_step if sound else _paper_step)(optimizer),
+    _model,
     scale=config.scale,
     # An optimizer of one's own may do with users what it likes.
     users_apart=sound and config.optimizer is None,

@@ -136,11 +136,6 @@ def langevin(config: LangevinConfig) -> System:
       langevin=sgld.langevin(ridge_key, config, data.by_user),
     )
 
-  return System(
-    init=init,
-    step=_step(optimizer, config.average),
-    model=_model,
-    steps=plan(config).steps,
-    guarantee=plan(config).guarantee,
-    scale=config.scale,
+  return plan(config).system(
+    init, _step(optimizer, config.average), _model, scale=config.scale
   )

@@ -47,12 +47,10 @@ def with_learned_features(config: objective.ObjectivePMFConfig) -> System:
       jnp.int32(first.steps),
     )
 
-  return System(
-    init=init,
-    step=_step(first.step, config.relation, config.shift),
-    model=_model,
-    steps=first.steps + 1,
-    guarantee=objective.plan(config).guarantee,
+  return objective.plan(config).system(
+    init,
+    _step(first.step, config.relation, config.shift),
+    _model,
     scale=config.scale,
   )
 

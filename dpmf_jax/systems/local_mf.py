@@ -203,12 +203,10 @@ def local_mf(config: LocalMFConfig) -> System:
     )
     return State(Factors(user, item), observed, hyper)
 
-  return System(
-    init=init,
-    step=_record_step(rank) if by_record else _user_step,
-    model=_model,
-    steps=1,
-    guarantee=settings.plan(config).guarantee,
+  return settings.plan(config).system(
+    init,
+    _record_step(rank) if by_record else _user_step,
+    _model,
     views={'transcript': transcript},
     scale=config.scale,
   )

@@ -204,12 +204,10 @@ def local_ranking(config: LocalRankingConfig) -> System:
       hyper=_hyper(config),
     )
 
-  return System(
-    init=init,
-    step=_step(config.rank),
-    model=_model,
-    steps=1,
-    guarantee=plan(config).guarantee,
+  return plan(config).system(
+    init,
+    _step(config.rank),
+    _model,
     views={'transcript': transcript},
     scale=config.scale,
   )

@@ -85,11 +85,6 @@ def nonprivate(config: NonprivateConfig) -> System:
     mean = total / jnp.maximum(jnp.sum(data.by_user.length), 1)
     return State(factors, opt_state, jnp.float32(config.ridge), mean)
 
-  return System(
-    init=init,
-    step=_step(optimizer, config.biases),
-    model=_model,
-    steps=SPEC.plan(config).steps,
-    guarantee=SPEC.plan(config).guarantee,
-    scale=config.scale,
+  return SPEC.plan(config).system(
+    init, _step(optimizer, config.biases), _model, scale=config.scale
   )

@@ -62,13 +62,8 @@ def objective_pmf(
     del key
     return noisy_equations.start(data, features, hyper)
 
-  return System(
-    init=init,
-    step=step,
-    model=noisy_equations.equations_model,
-    steps=1,
-    guarantee=plan(config, rank).guarantee,
-    scale=config.scale,
+  return plan(config, rank).system(
+    init, step, noisy_equations.equations_model, scale=config.scale
   )
 
 

@@ -132,12 +132,10 @@ def personalized_pmf(
       weight = sampling.sample_cells(key, data.by_item, chance, by_user=False)
     return noisy_equations.start(data, features, hyper, weight)
 
-  return System(
-    init=init,
-    step=noisy_equations.equations_step(config.relation, config.shift),
-    model=noisy_equations.equations_model,
-    steps=1,
-    guarantee=plan(config, rank).guarantee,
+  return plan(config, rank).system(
+    init,
+    noisy_equations.equations_step(config.relation, config.shift),
+    noisy_equations.equations_model,
     personal=_personal(config, rank),
     scale=config.scale,
   )

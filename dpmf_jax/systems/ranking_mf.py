@@ -367,12 +367,10 @@ def ranking_mf(config: RankingMFConfig) -> System:
     factors = Factors(jnp.zeros((users, 1 + rank)), _items(known, hyper))
     return State(factors, known, jnp.int32(0), hyper)
 
-  return System(
-    init=init,
-    step=Step(config.unit == 'user'),
-    model=_model,
-    steps=1 + config.rounds,
-    guarantee=plan(config).guarantee,
+  return plan(config).system(
+    init,
+    Step(config.unit == 'user'),
+    _model,
     views={'sums': _sums},
     scale=config.scale,
     users_apart=True,

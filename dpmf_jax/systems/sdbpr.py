@@ -194,11 +194,4 @@ def sdbpr(config: SDBPRConfig) -> System:
       config.average,
       config.sent,
     )
-  return System(
-    init=init,
-    step=step,
-    model=sdcf.model,
-    steps=plan(config).steps,
-    guarantee=plan(config).guarantee,
-    scale=config.scale,
-  )
+  return plan(config).system(init, step, sdcf.model, scale=config.scale)

@@ -303,11 +303,4 @@ def sdfm(config: SDFMConfig) -> System:
       gradients=gradients,
       client_sums=_of_users,
     )
-  return System(
-    init=init,
-    step=step,
-    model=model,
-    steps=plan(config).steps,
-    guarantee=plan(config).guarantee,
-    scale=config.scale,
-  )
+  return plan(config).system(init, step, model, scale=config.scale)

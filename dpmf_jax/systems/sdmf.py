@@ -68,14 +68,12 @@ def sdmf(config: SDMFConfig) -> System:
     begun = starting.open_start(keys.ridges, data, factors, config)
     return starting.start(keys.bits, begun, data, config)
 
-  return System(
-    init=init,
-    step=sdcf.Rounds(
+  return plan(config).system(
+    init,
+    sdcf.Rounds(
       client_round, sgld.optimizer_of(config), config.average, config.sent
     ),
-    model=sdcf.model,
-    steps=plan(config).steps,
-    guarantee=plan(config).guarantee,
+    sdcf.model,
     scale=config.scale,
   )
 

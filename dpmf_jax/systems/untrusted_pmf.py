@@ -64,12 +64,10 @@ def untrusted_pmf(
     return untrusted_sums.start(data, counts, hyper)
 
   colluding = config.unneeded > 0
-  return System(
-    init=init,
-    step=untrusted_sums.SumsStep(config.relation, config.noise_bits, colluding),
-    model=untrusted_sums.sums_model,
-    steps=planned.steps,
-    guarantee=planned.guarantee,
+  return planned.system(
+    init,
+    untrusted_sums.SumsStep(config.relation, config.noise_bits, colluding),
+    untrusted_sums.sums_model,
     views=untrusted_sums.views(colluding),
     scale=config.scale,
   )
@@ -80,12 +78,10 @@ def _paper(config: UntrustedPMFConfig) -> System:
     hyper = untrusted_rounds.hyper_of(config, data.by_user.num_rows)
     return untrusted_rounds.start(key, data, hyper, rank=config.rank)
 
-  return System(
-    init=init,
-    step=untrusted_rounds.STEPS[config.attendance],
-    model=untrusted_rounds.rounds_model,
-    steps=config.rounds,
-    guarantee=plan(config).guarantee,
+  return plan(config).system(
+    init,
+    untrusted_rounds.STEPS[config.attendance],
+    untrusted_rounds.rounds_model,
     views=untrusted_rounds.VIEWS,
     scale=config.scale,
   )
