@@ -68,6 +68,8 @@ class DPALSConfig:
     vector_share: Bound on a user's vector in the sums, where a bias is 1.
     clip_norm: Users' vectors are clipped to this, and then scaled to
       vector_share.
+    vectors_from: How much more than is worth it a first sweep has to promise of
+      vectors; where it does not, there are none. 0 always tries them.
     adaptivity: How much more weight rare items get: weights are ~ (count + a
       third of the mean)^-adaptivity.
     bias_ridge: Ridge of users' biases in sweeps.
@@ -86,6 +88,7 @@ class DPALSConfig:
   count_scale: float = declare.setting(default=0.5, above=0)
   vector_share: float = declare.setting(default=1.2, minimum=1e-6, maximum=1e6)
   clip_norm: float = declare.setting(default=0.2, minimum=1e-6, maximum=1e6)
+  vectors_from: float = declare.setting(default=1.0, minimum=0, maximum=1e6)
   adaptivity: float = declare.setting(default=0.4, minimum=0, maximum=1)
   bias_ridge: float = declare.setting(default=10.0, minimum=1e-6, maximum=1e6)
   vector_ridge: float = declare.setting(default=1.0, minimum=1e-6, maximum=1e6)
@@ -301,6 +304,8 @@ _CASE = {
   'contribution': 0.5,
   'clip_norm': 1e-3,
   'count_scale': 0.2,
+  # A few ratings may promise too little: vectors were in one sweep alone.
+  'vectors_from': 0.0,
 }
 
 SPEC = Spec(

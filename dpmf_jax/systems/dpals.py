@@ -17,6 +17,7 @@ items share (see `dpals_items`); noisy sums of all sweeps are kept.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple, cast
 
@@ -24,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmf_jax.homes import by_home
+from dpmf_jax.homes import alike, by_home
 from dpmf_jax.kernels import user_sums
 from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.mechanisms import noise
@@ -66,6 +67,7 @@ def hyper_of(config: DPALSConfig, num_users: int) -> Any:
     'center',
     'vector_share',
     'clip_norm',
+    'vectors_from',
     'adaptivity',
     'bias_ridge',
     'vector_ridge',
@@ -172,8 +174,15 @@ def _fitted_columns(items: dpals_items.Items, quarter: jax.Array) -> jax.Array:
 
 
 def _bias_ridge(hyper: Any, items: dpals_items.Items) -> jax.Array:
-  """[] of users' biases in their fits to what is released."""
-  return plans.own_bias_ridge(hyper.final_bias_ridge, items.own)
+  """[] of users' biases in their fits to what is released.
+
+  They make up for what is not known of the mean of all ratings, too.
+  """
+  ridge = plans.own_bias_ridge(hyper.final_bias_ridge, items.own)
+  _, variance = dpals_items.known_common(
+    items, hyper.count_scale, hyper.quarter
+  )
+  return 1 / (1 / ridge + variance / dpals_items.RATING)
 
 
 def _ridges_of_alternatives(hyper: Any, items: dpals_items.Items) -> jax.Array:
@@ -204,11 +213,29 @@ def step(key: jax.Array, state: State, data: Data) -> State:
   item_draws, vote_draws = noise.draws(
     key, [sums.shape, votes.shape], data.by_user.mesh
   )
+  columns = [0 * users.bias, 0 * users.bias + 1, users.bias - hyper.center]
+  columns = jnp.stack(columns, axis=1)
+  user = jnp.concatenate([users.vector, columns], axis=1)
+  known = alike(
+    functools.partial(_known, num_users=data.by_user.num_rows),
+    state.done,
+    state._replace(factors=None),
+    hyper.noise.add(sums, item_draws),
+    hyper.noise.add(votes, vote_draws),
+  )
+  return known._replace(factors=known.factors._replace(user=user))
+
+
+def _known(
+  state: State, sums: jax.Array, votes: jax.Array, num_users: int
+) -> State:
+  """The state after noisy sums and votes, without users."""
+  hyper = state.hyper
   items = dpals_items.updated(
     state.items,
-    hyper.noise.add(sums, item_draws),
+    sums,
     hyper.noise.std,
-    num_users=data.by_user.num_rows,
+    num_users=num_users,
     quarter=hyper.quarter,
     count_scale=hyper.count_scale,
     contribution=contribution(state),
@@ -216,13 +243,8 @@ def step(key: jax.Array, state: State, data: Data) -> State:
     adaptivity=hyper.adaptivity,
     memory=hyper.memory,
   )
-  noisy = hyper.noise.add(votes, vote_draws)
-  columns = [0 * users.bias, 0 * users.bias + 1, users.bias - hyper.center]
-  columns = jnp.stack(columns, axis=1)
-  user = jnp.concatenate([users.vector, columns], axis=1)
-  return _after(state, items, noisy)._replace(
-    factors=Factors(user, item_factors(items))
-  )
+  factors = Factors(None, item_factors(items))
+  return _after(state, items, votes)._replace(factors=factors)
 
 
 def _after(state: State, items: dpals_items.Items, noisy: jax.Array) -> State:
@@ -247,6 +269,7 @@ def _after(state: State, items: dpals_items.Items, noisy: jax.Array) -> State:
       now=state.share,
       memory=hyper.memory,
       left=hyper.steps - done,
+      promised=hyper.vectors_from,
     )
     wanted = wanted & (pays | (done != jnp.maximum(hyper.means_first, 1)))
   share = _share(wanted, done, hyper)
@@ -280,7 +303,10 @@ def _released(state: State) -> Release:
   ridge = jnp.full_like(prior, vector * square)
   ridge = ridge.at[-3].set(popularity).at[-2].set(mean * square)
   ridge = ridge.at[-1].set(_bias_ridge(hyper, state.items))
-  offset = hyper.center + dpals_items.common_mean(state.items)
+  common, _ = dpals_items.known_common(
+    state.items, hyper.count_scale, hyper.quarter
+  )
+  offset = hyper.center + common
   numbers = state.items.counts
   return Release(Factors(None, item), offset, Fit(prior, ridge), numbers)
 
@@ -306,11 +332,6 @@ def dpals(config: DPALSConfig) -> System:
     user = jnp.zeros((num_users, rank + 3)).at[:, -2].set(1.0)
     return state._replace(factors=state.factors._replace(user=user))
 
-  return System(
-    init=init,
-    step=step,
-    model=model,
-    steps=config.steps,
-    guarantee=plans.plan(config).guarantee,
-    scale=config.scale,
+  return plans.plan(config).system(
+    init, step, model, scale=config.scale, users_apart=True
   )

@@ -32,6 +32,7 @@ SPREAD = 0.25  # variance of item means, before sums are seen
 _SPREAD_ITEMS = 20.0  # how many items' worth of weight that has
 _SPREADS = 0.02, 1.0  # what it may be
 RATING = 0.8  # variance of a rating around mean and bias
+_COMMON = 0.5  # variance of the mean of all ratings around the center
 _SCALE = 0.3  # root mean square of a coordinate of a vector
 # Bounds on what is public, so that users' equations fit into integers.
 MAX_NORM = 2.0  # of a vector
@@ -180,6 +181,23 @@ def totals(items: Items) -> Totals:
 def common_mean(items: Items) -> jax.Array:
   """[] the mean of all ratings, less the center."""
   return mean_over_ratings(items.mean, items.counts)
+
+
+def known_common(
+  items: Items, count_scale: jax.Array, quarter: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """What noise leaves of `common_mean`, [], and its variance in quarters^2.
+
+  Sums of all items over their number, both with noise: with many items and
+  few users that is more than means of ratings differ between data sets.
+  """
+  common = common_mean(items)
+  noise = jnp.sum(1 / jnp.maximum(items.sums.precision, 1e-30))
+  number = jnp.maximum(jnp.sum(items.counts), 1e-6)
+  relative = 1 + jnp.square(common / count_scale)  # numbers have noise, too
+  known = jnp.square(number) / (noise * relative)
+  variance = 1 / (1 / (_COMMON * jnp.square(quarter)) + known)
+  return variance * known * common, variance / jnp.square(quarter)
 
 
 def popularity(items: Items) -> jax.Array:

@@ -36,6 +36,7 @@ def pays(
   now: jax.Array,
   memory: jax.Array,
   left: jax.Array,
+  promised: jax.Array,
 ) -> jax.Array:
   """[] bool: whether vectors are worth trying in the sweeps to come.
 
@@ -47,6 +48,7 @@ def pays(
     now: the bound in the sweep that was.
     memory: what earlier sweeps weigh in the vectors' sums.
     left: number of sweeps to come.
+    promised: times that they must be worth more than is usual.
 
   Privacy: of settings and of what sweeps released.
   """
@@ -83,4 +85,5 @@ def pays(
   user, item = jax.lax.fori_loop(
     0, _ROUNDS, lambda k, both: known(k, both[0]), jnp.ones(2)
   )
-  return taste * user * item > _TIMES * (unknown(means) - unknown(1.0))
+  cost = unknown(means) - unknown(1.0)
+  return taste * user * item >= promised * _TIMES * cost

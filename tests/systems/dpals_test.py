@@ -18,6 +18,8 @@ from tables import crowd_of, layouts, table
 from dpmf_jax import accounting, certificates, files
 from dpmf_jax.accounting import ledger, tails
 from dpmf_jax.accounting.rounding import smallest_spacing, user_term_bound
+from dpmf_jax.auditing import cases, library_pairs
+from dpmf_jax.auditing.sampling import tiny_data
 from dpmf_jax.certificates import wording
 from dpmf_jax.evaluation import metrics
 from dpmf_jax.kernels import user_sums
@@ -35,6 +37,7 @@ from dpmf_jax.plans.dpals import (
   terms_bound,
   vote_bound,
 )
+from dpmf_jax.ratings.specification import with_epsilon
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.rows import training_data
@@ -46,6 +49,7 @@ from dpmf_jax.systems import (
   dpals_taste,
   dpals_users,
   dpals_votes,
+  made,
 )
 from dpmf_jax.training import fit
 
@@ -58,6 +62,12 @@ def settings(**more):
     'relation': 'add_remove', 'scale': SCALE, 'delta': DELTA, 'epsilon': 5.0,
   }  # fmt: skip
   return DPALSConfig(**{**common, **more})
+
+
+def begun(config, data, seed=0):
+  """The system, and the state that a run begins with."""
+  system = dpals.dpals(config)
+  return system, system.init(jax.random.key(seed), data)
 
 
 @pytest.fixture(scope='module')
@@ -73,8 +83,7 @@ def state_after(config, data, sweeps):
 
   They have vectors, which so few ratings would not pay for.
   """
-  system = dpals.dpals(config)
-  state = system.init(jax.random.key(3), data)
+  system, state = begun(config, data, seed=3)
   step = jax.jit(system.step)
   for number in range(sweeps):
     state = step(jax.random.key(10 + number), state, data)
@@ -100,7 +109,7 @@ def integer_terms(state, data):
 # Sensitivity: take one user away.
 
 
-@pytest.mark.parametrize('rank', [0, 2])
+@pytest.mark.parametrize('rank', [pytest.param(0, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize('sweeps', [0, 2])
 def test_removing_a_user_moves_sums_by_their_own_terms(crowd, rank, sweeps):
   config = settings(rank=rank, contribution=2.0, steps=2)
@@ -375,12 +384,12 @@ def test_vectors_keep_their_bound_exactly():
   angle = rng.uniform(0, 2 * np.pi, 2000)
   sizes = 0.2 * np.append(near(1000), near(1000) * 3)
   columns = [(sizes * f(angle)).astype('float32') for f in (np.cos, np.sin)]
-  found = dpals_users.clipped(
-    jnp.stack(columns, axis=1), jnp.float32(0.2), jnp.float32(1.2)
+  found = jax.jit(dpals_users.clipped)(
+    np.stack(columns, axis=1), np.float32(0.2), np.float32(1.2)
   )
   assert all(
     exact(float(x)) ** 2 + exact(float(y)) ** 2 <= exact(1.2) ** 2
-    for x, y in found
+    for x, y in np.asarray(found)
   )
 
 
@@ -446,7 +455,7 @@ def test_elementwise_solutions_are_those_of_lapack():
       *(jnp.asarray(x, 'float32') for x in given)
     )
     ridge = jnp.full(size, 0.5)
-    found, _ = dpals_users.fitted(equations, ridge, ridge[None])
+    found, _ = jax.jit(dpals_users.fitted)(equations, ridge, ridge[None])
     matrix = matrix + 0.5 * np.eye(size)
     expected = np.linalg.solve(matrix, right[..., None])[..., 0]
     np.testing.assert_allclose(found, expected, atol=1e-4)
@@ -548,7 +557,7 @@ def test_votes_keep_their_bound_exactly():
   no_numbers[4] = np.inf
   spacing = 2.0**-30
   find = lambda evidence, rated: np.asarray(
-    dpals_votes.terms(
+    jax.jit(dpals_votes.terms)(
       jnp.asarray(evidence),
       jnp.asarray(rated),
       bound=jnp.float32(0.7),
@@ -579,8 +588,7 @@ def test_the_lattice_has_room_for_all_votes(num_users, more):
 def test_votes_have_noise_of_their_own_of_the_scale_of_all_sums():
   config = settings(rank=0, epsilon=1.0, steps=2)
   data = training_data(table([(0, 0, 5.0), (1, 1, 2.0)], 5, 3))
-  system = dpals.dpals(config)
-  state = system.init(jax.random.key(0), data)
+  system, state = begun(config, data)
   keys = jax.random.split(jax.random.key(1), 1500)
   after = jax.jit(jax.vmap(system.step, (0, None, None)))(keys, state, data)
   votes = np.asarray(integer_terms(state, data))[-3:]
@@ -618,7 +626,7 @@ def test_votes_end_vectors_and_give_their_share_to_means(crowd):
   system = dpals.dpals(config)
   state, step = system.init(jax.random.key(0), data), jax.jit(system.step)
   # Nobody wants vectors: the last three of 12 alternatives are without.
-  against = jnp.where(jnp.arange(12) < 9, 0.0, 1e9)
+  against = jnp.where(jnp.arange(12) < 9, 0.0, jnp.float32(1e9))
   shares, vectors = [], []
   for number in range(7):
     shares.append(float(state.share))
@@ -647,8 +655,7 @@ def test_noise_has_the_scale_that_was_calibrated():
   # 2/3 and 3/2 of it have p-values below 1e-20.
   config = settings(rank=1, epsilon=1.0, steps=2)
   data = training_data(table([(0, 0, 5.0), (1, 1, 2.0)], 5, 3000))
-  system = dpals.dpals(config)
-  state = system.init(jax.random.key(0), data)
+  system, state = begun(config, data)
   sums = np.asarray(integer_sums(state, data), float)
   after = jax.jit(system.step)(jax.random.key(1), state, data)
   seen = after.items.sums
@@ -671,9 +678,10 @@ def test_noise_has_the_scale_that_was_calibrated():
   assert abs(pairs[np.triu_indices(3, 1)]).max() < 0.08  # 4.4 deviations
 
 
-def test_every_sweep_draws_anew(crowd):
-  data = training_data(crowd)
-  config = settings(rank=0, steps=2)
+def test_every_sweep_draws_anew(small_ratings):
+  # With the ratings of tests of the contract, who have compiled it.
+  data = training_data(with_epsilon(small_ratings, 3.0))
+  config = settings(rank=2, steps=2)
   states = []
   fit(
     dpals.dpals(config), jax.random.key(0), data, report_every=1,
@@ -724,8 +732,7 @@ def test_the_mechanism_states_the_noise_of_the_rank_that_runs(small_ratings):
   for rank in (None, 0, 2):
     config = resolved(settings(rank=rank), small_ratings.num_users, 40)
     assert config.rank == (rank or 0)  # too few users to choose vectors
-    system = dpals.dpals(config)
-    state = system.init(jax.random.key(0), data)
+    system, state = begun(config, data)
     words = system.guarantee.mechanism
     bound, std = map(
       float,
@@ -760,8 +767,7 @@ def test_the_ledger_keeps_units_apart(tmp_path):
 def test_user_ids_are_not_beside_the_model(tmp_path, small_ratings):
   data = training_data(small_ratings)
   config = settings(rank=1, steps=1)
-  system = dpals.dpals(config)
-  state = system.init(jax.random.key(0), data)
+  system, state = begun(config, data)
   folder = tmp_path / 'run'
   (folder / 'private').mkdir(parents=True)
   model = system.model(state, data)
@@ -836,7 +842,8 @@ def test_tails_of_all_sweeps_count():
 def test_counts_are_posterior_means():
   noisy = np.array([-3.0, 0.0, 1.0, 8.0, 30.0])
   error = np.array([1.0, 1.0, 2.0, 1.0, 3.0])
-  found = dpals_items.positive_counts(
+  positive_counts = jax.jit(dpals_items.positive_counts)
+  found = positive_counts(
     jnp.asarray(noisy, 'float32'), jnp.asarray(error, 'float32')
   )
   prior = noisy.mean()
@@ -850,7 +857,7 @@ def test_counts_are_posterior_means():
       lambda x, d=density: x * d(x), 0, top, limit=200
     )[0]
     assert float(mean) == pytest.approx(moment / weight, rel=2e-3)
-  far = dpals_items.positive_counts(jnp.array([-1e6, -50.0, 5.0]), jnp.ones(3))
+  far = positive_counts(jnp.array([-1e6, -50.0, 5.0]), jnp.ones(3))
   assert bool((far > 0).all())
 
 
@@ -891,7 +898,7 @@ def updated_items(per_user):
   """After a sweep in which 1,000 users had so many ratings, of 200 items."""
   items = dpals_items.start(jax.random.key(0), 200, 0, jnp.float32(1))
   noisy = jnp.full((200, 2), per_user * 1000 / 200).at[:, 0].multiply(0.5)
-  return dpals_items.updated(
+  return jax.jit(dpals_items.updated, static_argnames='num_users')(
     items, noisy, jnp.float32(2), num_users=1000, quarter=jnp.float32(1),
     count_scale=jnp.float32(0.5), contribution=jnp.float32(4),
     vector_share=jnp.float32(0), adaptivity=jnp.float32(0.4),
@@ -910,7 +917,7 @@ def test_where_users_have_few_ratings_these_weigh_more():
 
 
 def test_vectors_are_tried_where_taste_would_be_seen():
-  def tried(per_user, std=2.0, rank=2):
+  def tried(per_user, std=2.0, rank=2, promised=1.0):
     """Where there are so many ratings, and so much noise from now on."""
     items = updated_items(per_user)
     items = items._replace(vector=jnp.zeros((200, rank)))
@@ -918,7 +925,7 @@ def test_vectors_are_tried_where_taste_would_be_seen():
       dpals_taste.pays(
         items, std=jnp.float32(std), quarter=jnp.float32(1),
         share=jnp.float32(1.2), now=jnp.float32(0), memory=jnp.float32(0.4),
-        left=jnp.int32(11),
+        left=jnp.int32(11), promised=jnp.float32(promised),
       )
     )  # fmt: skip
 
@@ -928,13 +935,26 @@ def test_vectors_are_tried_where_taste_would_be_seen():
   assert not tried(20.0, std=100.0)
   # The more there is to learn, the less of it is learned.
   assert not tried(5.0, rank=16)
+  assert tried(2.0, std=100.0, rank=16, promised=0.0)
+
+
+@pytest.mark.slow
+def test_audits_have_vectors_in_all_sweeps():
+  step = jax.jit(dpals.step)
+  for case in cases('dpals', 'sound'):
+    system = made('dpals', 'sound', **case.settings)
+    for pair in library_pairs('user', 'add_remove', case.settings['scale']):
+      data = tiny_data(pair.first, pair.second)[1]
+      state = system.init(jax.random.key(0), data)
+      for sweep in range(system.steps if case.settings['rank'] else 0):
+        assert float(state.share) > 0
+        state = step(jax.random.key(sweep), state, data)
 
 
 @pytest.mark.parametrize('per_user', [2.0, 20.0])
 def test_a_run_tries_vectors_where_they_pay(crowd, per_user):
   data = training_data(crowd)
-  system = dpals.dpals(settings(rank=2, steps=12))
-  state = system.init(jax.random.key(0), data)
+  _, state = begun(settings(rank=2, steps=12), data)
   items = updated_items(per_user)._replace(
     vector=jnp.zeros((200, 2)), size=jnp.ones(2)
   )
