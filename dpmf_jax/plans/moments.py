@@ -60,8 +60,8 @@ class MomentsConfig:
       widths of the scale.
     count_weight: Weight of how often items are rated together against how
       alike.
-    bias_ridge: Ridge of users' biases in what they send; at home it is 2.5
-      times that, and by rating 5 and 2.5 times.
+    bias_ridge: Ridge of users' biases in what they send, and by rating 5 times
+      that; what it is at home is found in sums, by rating around 2.5 times.
     clip: By rating: residuals are clipped to this in products, in widths of the
       scale.
     pairs_from: By rating: how much more than is worth it noisy counts have to

@@ -58,6 +58,7 @@ from dpmf_jax.plans.moments import (
 )
 from dpmf_jax.rows import Data
 from dpmf_jax.systems.dpals_items import positive_counts
+from dpmf_jax.systems.moments_levels import Left, Levels, Sent, levels
 from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Fit, Release, System, Unit
 
@@ -74,7 +75,11 @@ _LEAST_OWN = 0.05
 # How far the mean of all ratings is from the scale's middle, about, in widths.
 _COMMON = 0.25
 # What a residual is about, before it is known, in 2^-9 of the scale.
-_RESIDUAL = 2.0 ** (LABEL_BITS - 2)
+_RESIDUAL = 0.2 * 2.0**LABEL_BITS
+# By user, the part that the number of ratings which follows from it is off by.
+_NUMBER_OFF = 0.4
+# By user, the least part of all users that has ratings.
+_LEAST_USERS = 0.1
 # x_i^2 of a user's row is their number of ratings to minus this.
 _ALONE: dict[Unit, float] = {'user': 1.0, 'rating': 0.5}
 # Mean co-count over the noise of a sum of products, from which on there are
@@ -163,32 +168,19 @@ def _with_means(
   hyper, sums = state.hyper, state.sums._replace(first=noisy)
   users = len(state.factors.user)
   own = ratings_of_a_user(noisy, hyper.counted, users, unit)
-  mean = _means(noisy, hyper, std, own, unit)
+  if unit == 'rating':
+    left = left_by_rating(own, hyper.sent_ridge)
+    ridge = own_bias_ridge(hyper.home_ridge, own)
+  else:
+    left, variance = _levels(state._replace(sums=sums), own, None)
+    ridge = 1 / variance
+  mean = item_means(noisy, hyper.counted, std, left) * hyper.width
   rank = state.factors.item.shape[1] - 2
   item = _items(jnp.zeros((len(mean), rank)), mean)
   factors = state.factors._replace(item=item)
-  ridge = _usual_ridge(hyper, own, unit)
   return state._replace(
     sums=sums, mean=mean, means_std=std, bias_ridge=ridge, factors=factors
   )
-
-
-def _usual_ridge(hyper: Any, own: jax.Array, unit: Unit) -> jax.Array:
-  """Of users' biases at home, before pairs tell.
-
-  By user less of a common mean is known, which a smaller ridge would leave to
-  users of few ratings to find.
-  """
-  ridge = hyper.home_ridge
-  return own_bias_ridge(ridge, own) if unit == 'rating' else ridge
-
-
-def _means(
-  noisy: jax.Array, hyper: Any, std: jax.Array, own: jax.Array, unit: Unit
-) -> jax.Array:
-  """[I] less the center, if a user has about `own` ratings."""
-  biased = Biased(own, hyper.sent_ridge, unit == 'user')
-  return item_means(noisy, hyper.counted, std, biased) * hyper.width
 
 
 def ratings_of_a_user(
@@ -299,16 +291,8 @@ def item_counts(
   return jnp.maximum(count, 1e-3 * jnp.max(count))
 
 
-class Biased(NamedTuple):
-  """What users took off their ratings before these were summed."""
-
-  number: jax.Array  # [] of a user's ratings, about
-  ridge: jax.Array  # [] of their bias
-  shortened: bool  # whether longer rows weigh less
-
-
 def item_means(
-  noisy: jax.Array, counted: jax.Array, std: jax.Array, own: Biased
+  noisy: jax.Array, counted: jax.Array, std: jax.Array, left: Left
 ) -> jax.Array:
   """Means [I] of residuals, in widths of the scale, from the first sums.
 
@@ -317,9 +301,7 @@ def item_means(
 
   Args:
     noisy, counted, std: the sums, what a rating counts, and their noise.
-    own: of n ratings and a ridge of r. Of a common mean n / (n + r) went with
-      the bias, of an item's own 1 / (n + r), and where a row that is longer
-      weighs less, about 1 / (n + 1) of it, too. All of that is put back.
+    left: of means after biases were taken off; the rest is put back.
   """
   count, total = item_counts(noisy, counted, std), noisy[:, 1]
   common = jnp.sum(total) / jnp.sum(count)
@@ -329,16 +311,18 @@ def item_means(
   part = jnp.square(count) * spread
   apart = apart / count * part / (part + jnp.square(std))
   half = 2.0 ** (LABEL_BITS - 1)
-  both = own.number + own.ridge
-  times = both / own.ridge
-  error = times * std * jnp.sqrt(1.0 * len(count)) / jnp.sum(count)
+  error = std * jnp.sqrt(1.0 * len(count)) / jnp.sum(count) / left.common
   kept = 1 / (1 + jnp.square(error / (_COMMON * 2 * half)))
-  common = common * times * kept
-  apart = apart * both / (both - 1)
-  if own.shortened:
-    shorter = 1 / (1 + jnp.square(counted / _RESIDUAL)) / (own.number + 1)
-    apart = apart / (1 - shorter)
-  return jnp.clip(common + apart, -half, half) / 2.0**LABEL_BITS
+  mean = common / left.common * kept + apart / left.own
+  return jnp.clip(mean, -half, half) / 2.0**LABEL_BITS
+
+
+def left_by_rating(number: jax.Array, ridge: jax.Array) -> Left:
+  """Of n ratings and a ridge of r: of a common mean n / (n + r) went with the
+  bias, of an item's own 1 / (n + r).
+  """
+  both = number + ridge
+  return Left(ridge / both, 1 - 1 / both)
 
 
 class Pairs(NamedTuple):
@@ -347,6 +331,7 @@ class Pairs(NamedTuple):
   vector: jax.Array  # [I, I] V, its columns by size; 0 where noise hides them
   ridge: jax.Array  # [] of users' vectors: what V leaves of a residual's square
   number: jax.Array  # [] ratings of a user, about
+  number_error: jax.Array  # [] what noise makes that be off by
   common: jax.Array  # [] of a residual's square: product of any two of a user
   error: jax.Array  # [] what noise makes that be off by
 
@@ -409,6 +394,7 @@ def pairs_of(
   independent = jnp.where(diagonal, 0.0, part[:, None] * part[None])
   square = jnp.maximum(jnp.sum(jnp.square(independent)), 1e-30)
   factor = jnp.sum(independent * together) / square
+  spread = jnp.sum(independent)
   independent = independent * factor
   rest = jnp.where(diagonal, 0.0, together - independent)
   size, axes = eigen(rest)
@@ -424,6 +410,7 @@ def pairs_of(
   # rating it is the sum of the norms of their residuals.
   trace = jnp.maximum(jnp.trace(products), 1.0)
   number = jnp.clip(1 + jnp.sum(independent) / trace, 1.0, items)
+  number_error = errors[1] * (2 / square) ** 0.5 * spread / trace
   # What all pairs have in common is the users' biases, which are taken off, and
   # by too much where they have few ratings.
   off = jnp.where(diagonal, 0.0, together)
@@ -464,7 +451,7 @@ def pairs_of(
   vector = jnp.where(told, factors(part_shared), 0.0)
   own = 1 - jnp.sum(part[:, None] * jnp.square(vector))
   own = jnp.maximum(own, _LEAST_OWN)
-  return Pairs(vector, own, number, common, error)
+  return Pairs(vector, own, number, number_error, common, error)
 
 
 def cleaned(
@@ -503,17 +490,67 @@ def _with_items(state: State, unit: Unit) -> State:
   if unit == 'rating':
     second, stds = _in_own_units(second, stds)
   found = pairs_of(_finite(second), count, stds, _ALONE[unit])
-  mean = _means(sums.first, hyper, state.means_std, found.number, unit)
-  item = _items(found.vector[:, -rank:], mean)
-  ridge = _usual_ridge(hyper, found.number, unit)
   if unit == 'rating':
-    ridge = bias_ridge(found, hyper.sent_ridge, found.ridge * ridge)
+    left = left_by_rating(found.number, hyper.sent_ridge)
+    ridge = found.ridge * own_bias_ridge(hyper.home_ridge, found.number)
+    ridge = bias_ridge(found, hyper.sent_ridge, ridge)
+  else:
+    users = len(state.factors.user)
+    own = ratings_of_a_user(sums.first, hyper.counted, users, unit)
+    left, variance = _levels(state, own, found)
+    ridge = found.ridge / variance
+  mean = item_means(sums.first, hyper.counted, state.means_std, left)
+  mean = mean * hyper.width
+  item = _items(found.vector[:, -rank:], mean)
   return state._replace(
     factors=state.factors._replace(item=item),
     mean=mean,
     ridge=found.ridge,
     bias_ridge=ridge,
   )
+
+
+def _levels(state: State, own: jax.Array, found: Pairs | None) -> Levels:
+  """How users differ in level, if they have about `own` ratings, by user."""
+  hyper, (first, second) = state.hyper, state.sums
+  users = having = len(state.factors.user)
+  number, error = own, _NUMBER_OFF * own
+  product, unknown = jnp.float32(0), jnp.float32(1e6)
+  if found is not None:
+    # Rows have norm 1, so that this is how many users have any ratings.
+    trace = jnp.maximum(jnp.trace(second[0]), 1.0)
+    having = jnp.clip(trace, _LEAST_USERS * users, users)
+    others = jnp.square(found.number_error * trace / having / error)
+    by_pairs = 1 + (found.number - 1) * trace / having
+    number = (own * others + by_pairs) / (others + 1)
+    number = jnp.clip(number, 1.0, len(first))
+    error = error * jnp.sqrt(others / (others + 1))
+    product, unknown = found.common, found.error
+  count = item_counts(first, hyper.counted, state.means_std)
+  reference = jnp.sum(count * state.mean) / jnp.sum(count) / hyper.width
+  weight = jnp.sum(count)
+  # A mean that is noise would be thought one of which little is left.
+  noise = state.means_std * jnp.sqrt(1.0 * len(count)) / weight
+  usual = _COMMON * 2**LABEL_BITS * left_by_rating(number, hyper.sent_ridge)[0]
+  mean = jnp.sum(first[:, 1]) / weight
+  # Counts have as much noise as what is over them.
+  more = 1 + jnp.square(noise / usual * mean / hyper.counted)
+  explained = levels(
+    Sent(
+      number=number,
+      unsure=error / number,
+      ridge=hyper.sent_ridge,
+      counted=hyper.counted,
+      weight=weight * hyper.counted / having,
+      mean=mean / (more + jnp.square(noise / usual)),
+      reference=reference * 2**LABEL_BITS,
+      product=product,
+      error=unknown,
+      least=_LEAST_RESIDUAL,
+    )
+  )
+  left = explained.left
+  return explained._replace(left=left._replace(common=left.common * more))
 
 
 def _in_own_units(
