@@ -16,7 +16,7 @@ _SIGNAL_PER_FACTOR = 6.0
 _MANY_ROUNDS = 24.0
 _RANKS = 3, 16
 # Part of epsilon that ratings are counted with, where there may be factors. The
-# noise of the count is then a few percent of what decides, 10 U, or less.
+# noise of the count is then a few percent of what decides, 26 (U + I), or less.
 _NUMBER_SHARE = 0.002
 # Below this, vectors cost the items' means more than they bring. Between the
 # two ways MovieLens-100K has 25 to 35, MovieLens-1M 30 to 45.
@@ -149,7 +149,7 @@ def recommended(
     rank = rank_for(mu, **facts)
     return 'dpals', {'relation': 'add_remove', 'rank': rank}
   rank, rounds = 0, 1
-  if delta > 0 and num_items >= power_mf.LEAST_OWN:
+  if delta > 0 and num_items >= power_mf.MIN_OWN:
     strength = signal(**facts, **budget)
     # What would do for whole users does for ratings, of which there may be more
     # than most tables of that size have: a run that counts them finds out.

@@ -14,8 +14,8 @@ steps ask for counts and clipped residuals of items instead, which make the
 means better (`_item_sums`).
 
 With `number_share` a step before these asks for the number of ratings, with
-integer noise. Where users have too few of them, item means are all that is
-asked for then, as with rank 0.
+integer noise. Where users and items have too few of them, item means are all
+that is asked for then, as with rank 0.
 
 The first item factors are random. Residuals are those of the model so far, so
 a round corrects it, and rounds average noise out (`relaxation`). Each user at
@@ -30,11 +30,12 @@ residuals, shrinkage and the users' fit are not in it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpmf_jax.accounting.rounding import PRODUCT_BITS
 from dpmf_jax.kernels import lattice
@@ -61,7 +62,7 @@ from dpmf_jax.systems.row_factors import (
 )
 from dpmf_jax.systems.row_means import Means, shrunk_means
 from dpmf_jax.systems.traced import traced
-from dpmf_jax.types import Factors, Fit, Release, System
+from dpmf_jax.types import Factors, Fit, Kinds, Release, System
 
 
 def _rows(state: State, noisy, own, other, counts):
@@ -142,13 +143,13 @@ def _hidden(state: State) -> jax.Array:
   """Whether taste is lost in noise, by the noisy number of ratings.
 
   Factors are sought where noise leaves something of singular values of a table
-  of random signs with so many entries, and where a user has so many ratings
-  that half of what a factor explains can be known from them.
+  of random signs with so many entries, and where users and items have so many
+  ratings that factors are not made of these ratings' own errors.
   """
   hyper, number = state.hyper, state.item.number.sum()
   users, items = (len(rows) for rows in state.factors)
-  needed = hyper.least_signal * jnp.sqrt(1.0 * users * items) / hyper.loss
-  needed = jnp.maximum(needed, hyper.least_own * users)
+  needed = hyper.min_signal * jnp.sqrt(1.0 * users * items) / hyper.loss
+  needed = jnp.maximum(needed, hyper.min_own * (users + items))
   return number < hyper.caution * needed
 
 
@@ -218,6 +219,8 @@ def _step(pure: bool, decides: bool, shift: int):
   item_means = lambda key, state, data: _item_means(key, state, data, how)
   user_biases = lambda key, state, data: _user_biases(key, state, data, how)
   alone = lambda key, state, data: _item_means_alone(key, state, data, shift)
+  if pure:
+    return _counted(item_means)
   # In order, the last two in turn; then what there is instead of some.
   phases = [item_means, user_biases, _user_factors, _item_factors]
   phases = [with_number, *phases] if decides else phases
@@ -233,26 +236,31 @@ def _step(pure: bool, decides: bool, shift: int):
     found = jnp.where((place >= first) & _hidden(state), hidden, place)
     if not decides:
       return found
-    # Users have too few ratings, by their number.
+    # Users and items have too few ratings, by their number.
     is_few = (state.ratings < state.hyper.needed) & (place > 0)
     return jnp.where(is_few, jnp.where(place == 1, few, none), found)
 
-  def step(key: jax.Array, state: State, data: Data) -> State:
-    if pure:
-      found = item_means(key, state, data)
-    else:
-      # One of them draws from the key, also where a batch computes all.
-      kind, bits = jax.random.key_impl(key), jax.random.key_data(key)
-      of = lambda each: (
-        lambda bits, state: each(
-          jax.random.wrap_key_data(bits, impl=kind), state, data
-        )
-      )
-      # One switch and not several, so that nothing is compiled twice.
-      found = jax.lax.switch(branch(state), [*map(of, branches)], bits, state)
-    return found._replace(done=state.done + 1)
+  each = tuple(map(_counted, branches))
 
-  return step
+  def step(key: jax.Array, state: State, data: Data) -> State:
+    # One of them draws from the key, also where a batch computes all.
+    kind, bits = jax.random.key_impl(key), jax.random.key_data(key)
+    of = lambda each: (
+      lambda bits, state: each(
+        jax.random.wrap_key_data(bits, impl=kind), state, data
+      )
+    )
+    # One switch and not several, so that nothing is compiled twice.
+    return jax.lax.switch(branch(state), [*map(of, each)], bits, state)
+
+  return Kinds(step, branch, each)
+
+
+def _counted(step: Callable[..., State]) -> Callable[..., State]:
+  """`step`, as one of the steps so far."""
+  return lambda key, state, data: step(key, state, data)._replace(
+    done=state.done + 1
+  )
 
 
 def _items(state: State) -> jax.Array:
@@ -279,12 +287,18 @@ def _model(state: State, data: Data) -> Release:
 def _released(state: State) -> Release:
   """Items; users fit around no bias, slope 1 and no vector."""
   hyper, known, item = state.hyper, state.known, _items(state)
-  offset = (hyper.low + hyper.high) / 2 + hyper.quarter * known.common
+  number = known.number.sum()
+  # Of the mean of all ratings, as far as noise leaves it unknown.
+  noise_left = len(item) * state.pair.total_variance / jnp.square(number)
+  gain = 1 / (1 + noise_left / hyper.common_variance)
+  offset = (hyper.low + hyper.high) / 2 + hyper.quarter * gain * known.common
   prior = jnp.zeros(item.shape[1]).at[0].set(1.0)
   ridge = jnp.full_like(prior, hyper.vector_ridge).at[0].set(hyper.slope_ridge)
-  own = known.number.sum() / len(state.factors.user)
-  share = hyper.least_bias_ridge * hyper.half_bias_ridge + own
+  own = number / len(state.factors.user)
+  share = hyper.min_bias_ridge * hyper.half_bias_ridge + own
   bias_ridge = hyper.bias_ridge * share / (hyper.half_bias_ridge + own)
+  # Biases make up for that, too.
+  bias_ridge = 1 / (1 / bias_ridge + gain * noise_left)
   ridge = (ridge * jnp.square(hyper.quarter)).at[1].set(bias_ridge)
   fit = Fit(prior, ridge)
   return Release(Factors(None, item), offset, fit, known.number)
@@ -329,28 +343,35 @@ def power_mf(config: PowerMFConfig) -> System:
   )
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4))
 def _start(key: jax.Array, hyper: Any, rank: int, users: int, items: int):
-  """The first state; one program, where each array would be one."""
-  zero = jnp.float32(0)
-  means = lambda rows: Means(
-    jnp.zeros(rows), jnp.ones(rows), zero, jnp.zeros(rows)
-  )
-  return State(
-    factors=Factors(
-      jnp.zeros((users, rank)), jax.random.normal(key, (items, rank))
-    ),
+  """The first state, most of it by NumPy: each array would be a program."""
+
+  def zeros(*shape: int, dtype: Any = np.float32) -> Any:
+    return np.zeros(shape, dtype)
+
+  means = lambda rows: Means(zeros(rows), zeros(rows) + 1, zeros(), zeros(rows))
+  count = zeros(dtype=np.int32)
+  state = State(
+    factors=Factors(zeros(users, rank), None),
     user=means(users),
     item=means(items),
     known=means(items),
-    prior=jnp.zeros((rank, rank)),
-    counted=Sums(jnp.zeros(items), zero),
-    left=Sums(jnp.zeros(items), zero),
-    pair=Pair(*jnp.zeros((2, items)), *jnp.ones(2)),
-    ratings=jnp.int32(0),
-    done=jnp.int32(0),
+    prior=zeros(rank, rank),
+    counted=Sums(zeros(items), zeros()),
+    left=Sums(zeros(items), zeros()),
+    pair=Pair(zeros(items), zeros(items), zeros() + 1, zeros() + 1),
+    ratings=count,
+    done=count,
     hyper=hyper,
   )
+  state = jax.device_put(state)
+  item = _normal(key, (items, rank))
+  return state._replace(factors=state.factors._replace(item=item))
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _normal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+  return jax.random.normal(noise.unrolled(key), shape)
 
 
 def _hyper(config: PowerMFConfig) -> Any:
@@ -366,7 +387,7 @@ def _hyper(config: PowerMFConfig) -> Any:
     # No step beyond the last, were there one, is without noise.
     noises = [*noises]
     noises += [noises[-1]] * (length - len(noises))
-    return jax.tree.map(lambda *parts: jnp.stack(parts), *noises)
+    return jax.tree.map(lambda *parts: jnp.asarray(np.stack(parts)), *noises)
 
   return traced(
     config,
@@ -410,10 +431,11 @@ def _hyper(config: PowerMFConfig) -> Any:
     gauge_power=settings.GAUGE_POWER,
     error_variance=settings.ERROR_VARIANCE,
     slope_ridge=settings.SLOPE_RIDGE,
-    least_bias_ridge=settings.LEAST_BIAS_RIDGE,
+    min_bias_ridge=settings.MIN_BIAS_RIDGE,
     half_bias_ridge=settings.HALF_BIAS_RIDGE,
-    least_signal=settings.LEAST_SIGNAL,
-    least_own=settings.LEAST_OWN,
+    common_variance=settings.COMMON_VARIANCE,
+    min_signal=settings.MIN_SIGNAL,
+    min_own=settings.MIN_OWN,
     loss=settings.loss(config),
     before=int(config.decides),  # steps: the number of ratings
     coins=geometric.coin_words(settings.number_law(config))

@@ -74,8 +74,8 @@ def lists_for(unit):
 
 # What takes long to compile.
 LONG = (
-  'power_mf', 'local_mf', 'gaussian_mf', 'moments', 'moments, rating',
-  'local_ranking',
+  'power_mf', 'power_mf, means', 'local_mf', 'gaussian_mf', 'dpals',
+  'moments', 'moments, rating', 'local_ranking',
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import scipy.stats
 from laws import assert_scale
 from quiet import quiet
 
-from dpmf_jax import accounting
+from dpmf_jax import accounting, training
 from dpmf_jax.accounting import tails
 from dpmf_jax.evaluation import metrics
 from dpmf_jax.plans import selection
@@ -180,7 +180,9 @@ def test_counts_and_residuals_in_place_of_factors_have_the_same_bound(done):
 number_of = jax.jit(power_mf_sums.with_number)
 
 
-@pytest.mark.parametrize('devices', [1, 2])
+@pytest.mark.parametrize(
+  'devices', [1, pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_a_rating_less_moves_their_number_by_one(devices):
   ratings, config = spread_ratings(), make(rank=3, number_share=0.01)
   assert plan(config).sensitivity['number of ratings'] == 1.0
@@ -198,6 +200,7 @@ def test_a_rating_less_moves_their_number_by_one(devices):
     assert number(kept) == before - 1
 
 
+@pytest.mark.slow
 def test_the_number_of_ratings_has_the_noise_that_is_stated():
   data = training_data(spread_ratings())
   config = make(rank=3, number_share=0.002, epsilon=5.0)
@@ -282,6 +285,33 @@ def test_the_number_alone_decides():
   np.testing.assert_allclose(enough.user.mean, state.user.mean, atol=0.05)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('epsilon', [0.1, 10.0])
+def test_a_run_compiles_the_steps_that_it_takes(epsilon):
+  """The same states as of one program that has them all."""
+  data, key = training_data(spread_ratings()), jax.random.key(3)
+  system = power_mf(make(rank=2, epsilon=epsilon, number_share=0.01))
+  states, compiled = [], training._one._cache_size()
+  fit(
+    system, jax.random.clone(key), data, report_every=1,
+    callbacks=[lambda progress: states.append(progress.state)],
+  )  # fmt: skip
+  which = jax.jit(system.step.which)
+  kinds = {int(which(state)) for state in states[:-1]}
+  assert training._one._cache_size() - compiled <= len(kinds)
+  assert len(kinds) < len(system.step.each)
+  steps_key = jax.random.split(key)[1]
+  with training.in_float32():
+    want = training._block(
+      system.step, steps_key, states[0], data, 0, system.steps
+    )
+  for found, other in zip(
+    jax.tree.leaves(states[-1]), jax.tree.leaves(want), strict=True
+  ):
+    np.testing.assert_allclose(found, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
 def test_a_run_that_decides_goes_on_where_it_was():
   data = training_data(spread_ratings())
   system = power_mf(make(rank=2, rounds=2, number_share=0.01))
@@ -298,7 +328,9 @@ def test_a_run_that_decides_goes_on_where_it_was():
       np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize('rank', [3, 15, 63])
+@pytest.mark.parametrize(
+  'rank', [3, pytest.param(15, marks=pytest.mark.slow), 63]
+)
 def test_rounding_moves_every_coordinate_of_a_row(rank):
   """So that the bound must grow with the rank, by what rounding adds.
 
@@ -495,6 +527,7 @@ def test_means_without_noise_are_shrunk_to_the_line():
   assert error(found.mean) < 0.9 * error(own)
 
 
+@pytest.mark.slow
 def test_means_of_few_ratings_survive_noise_of_heavy_tails():
   """Of L2-Laplace noise, which is larger than most rows are long."""
   rng = np.random.default_rng(1)
