@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dpmf_jax.certificates.rendering import aligned
+
 
 class Finding(NamedTuple):
   """What was measured, beside what is stated."""
@@ -128,11 +130,4 @@ def table(findings: Iterable[Finding]) -> str:
     )
     for each in most.values()
   ]
-  widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-  lines = [
-    '  '.join(
-      cell.ljust(width) for cell, width in zip(row, widths, strict=True)
-    )
-    for row in (head, *rows)
-  ]
-  return '\n'.join(line.rstrip() for line in lines)
+  return '\n'.join(aligned([head, *rows]))

@@ -11,7 +11,7 @@ import importlib.resources
 import re
 import string
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dpmf_jax.certificates.wording import Section, notices, sections, title
@@ -35,6 +35,16 @@ def text(certificate: Mapping[str, Any]) -> str:
     for name, value in rows:
       lines += _wrapped(value, f'  {name:{width}}  ')
   return '\n'.join(lines)
+
+
+def aligned(rows: Iterable[Sequence[str]], side: str = '<') -> list[str]:
+  """Rows of cells as lines with even columns, to the left or right ('>')."""
+  rows = list(rows)
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  lines = [
+    '  '.join(map(f'{{:{side}{{}}}}'.format, row, widths)) for row in rows
+  ]
+  return [line.rstrip() for line in lines]
 
 
 def markdown(certificate: Mapping[str, Any]) -> str:

@@ -65,140 +65,121 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from absl import flags
 
 from dpmf_jax import plans
-from dpmf_jax.commands import account_output, accounts, cli, plugins, settings
+from dpmf_jax.commands import (
+  account_output,
+  accounts,
+  cli,
+  declaring,
+  plugins,
+  settings,
+)
 from dpmf_jax.commands.accounts import Answer
 from dpmf_jax.plans import selection
 from dpmf_jax.plans.selection import Selected
 
 flags.adopt_module_key_flags(plugins)
 # What has several values in a table has a flag that takes a list.
-_FLAGS = settings.define(several=('steps', 'epsilon'))
-_STEPS, _EPSILON = _FLAGS['steps'], _FLAGS['epsilon']
-_NOISE_MULTIPLIER, _RELATION = _FLAGS['noise_multiplier'], _FLAGS['relation']
+_SETTINGS = settings.define(several=('steps', 'epsilon'))
 _PLAIN = ('gaussian', 'subsampled_gaussian', 'laplace', 'randomized_response')
-_SYSTEM = flags.DEFINE_enum(
+flags.DEFINE_enum(
   'system',
   None,
   [*plans.SPECS, *_PLAIN],
   f'What is run: a system, or a plain mechanism --steps times '
   f'({", ".join(_PLAIN)}).\n{settings.SYSTEM_HELP}',
 )
-_VARIANT = settings.define_variant()
-_SCALE = flags.DEFINE_list('scale', ['1', '5'], 'Lowest and highest rating.')
-_DELTA = flags.DEFINE_float(
-  'delta', 1e-6, 'Overall delta, in (0, 1/4]; also 0 where noise is pure.'
-)
-_TABLE = flags.DEFINE_enum(
-  'table',
-  None,
-  ['steps', 'epsilon'],
-  'Print a table with one row for each of --steps or of --epsilon.',
-)
-_CSV = flags.DEFINE_string('csv', None, 'File for the table, with all digits.')
-_PLOT = flags.DEFINE_string(
-  'plot', None, 'PNG file for epsilon against --plot_by, at the same noise.'
-)
-_PLOT_BY = flags.DEFINE_enum(
-  'plot_by', 'steps', ['steps', 'delta'], 'What --plot is over.'
-)
-_CERTIFICATE = flags.DEFINE_string(
-  'certificate', None, 'Folder of a run, whose certificate is to be shown.'
-)
-_SIGN = flags.DEFINE_string(
-  'sign', None, 'Ed25519 key (PEM) to sign that certificate with.'
-)
-_VERIFY = flags.DEFINE_string(
-  'verify', None, 'Public key (PEM) that its signature must be of.'
-)
-_HTML = flags.DEFINE_string('html', None, 'File for the certificate as HTML.')
-_MARKDOWN = flags.DEFINE_string(
-  'markdown', None, 'File for the certificate as Markdown.'
-)
-_LEDGER = flags.DEFINE_string(
-  'ledger', None, 'That of dpmf train --ledger, which is to be shown.'
-)
-_FORMAT = flags.DEFINE_enum(
-  'format', None, ['text', 'json', 'html'], 'What --ledger is shown as: text.'
-)
-_HEAD = flags.DEFINE_string(
-  'head',
-  None,
-  'Hash of a row that --ledger must have: a head that was noted, to see that '
-  'nothing was cut off since.',
-)
-_SET_BUDGET = flags.DEFINE_string(
-  'set_budget',
-  None,
-  'Another budget for --ledger from now on, or unlimited. One that is raised '
-  'does not hold for runs that are chosen after seeing earlier ones.',
-)
-_REASON = flags.DEFINE_string('reason', None, 'Why --set_budget; it is kept.')
-_IMPORT_LEDGER = flags.DEFINE_string(
-  'import_ledger',
-  None,
-  'Ledger of an earlier version, a file of lines, to be made the new --ledger. '
-  'It is renamed to *.imported; no run may be using it.',
-)
-_OF_LEDGERS = _FORMAT, _HEAD, _SET_BUDGET, _REASON, _IMPORT_LEDGER
-_SIGMA = flags.DEFINE_float(
-  'sigma',
-  None,
-  'gaussian_mf, sound: noise of the user gradient, instead of --epsilon.',
-)
-_EPSILON_PER_RELEASE = flags.DEFINE_float(
-  'epsilon_per_release',
-  None,
-  'laplace, randomized_response: epsilon of each release, instead of '
-  '--epsilon.',
-)
-_CATEGORIES = flags.DEFINE_integer(
-  'categories', 2, 'randomized_response: how many answers there are.'
-)
-_SAMPLING_RATE = flags.DEFINE_float(
-  'sampling_rate', None, 'subsampled_gaussian: chance to be in a sample.'
-)
-_SAMPLING = flags.DEFINE_enum(
-  'sampling',
-  'poisson',
-  ['poisson', 'without_replacement'],
-  'subsampled_gaussian: every record on its own (for add_remove), or a sample '
-  'of fixed size (for replace).',
-)
+
+
+class _Declared(settings.Variant):
+  """What is asked for; systems have their settings besides.
+
+  Attributes:
+    scale: Lowest and highest rating.
+    delta: Overall delta, in (0, 1/4]; also 0 where noise is pure.
+    table: Print a table with one row for each of --steps or of --epsilon.
+    csv: File for the table, with all digits.
+    plot: PNG file for epsilon against --plot_by, at the same noise.
+    plot_by: What --plot is over.
+    certificate: Folder of a run, whose certificate is to be shown.
+    sign: Ed25519 key (PEM) to sign that certificate with.
+    verify: Public key (PEM) that its signature must be of.
+    html: File for the certificate as HTML.
+    markdown: File for the certificate as Markdown.
+    ledger: That of dpmf train --ledger, which is to be shown.
+    format: What --ledger is shown as: text.
+    head: Hash of a row that --ledger must have: a head that was noted, to see
+      that nothing was cut off since.
+    set_budget: Another budget for --ledger from now on, or unlimited. One that
+      is raised does not hold for runs that are chosen after seeing earlier
+      ones.
+    reason: Why --set_budget; it is kept.
+    import_ledger: Ledger of an earlier version, a file of lines, to be made the
+      new --ledger. It is renamed to *.imported; no run may be using it.
+    sigma: gaussian_mf, sound: noise of the user gradient, instead of --epsilon.
+    epsilon_per_release: laplace, randomized_response: epsilon of each release,
+      instead of --epsilon.
+    categories: randomized_response: how many answers there are.
+    sampling_rate: subsampled_gaussian: chance to be in a sample.
+    sampling: subsampled_gaussian: every record on its own (for add_remove), or
+      a sample of fixed size (for replace).
+  """
+
+  scale: Sequence[str] = ('1', '5')
+  delta: float = 1e-06
+  table: Literal['steps', 'epsilon'] | None = None
+  csv: str | None = None
+  plot: str | None = None
+  plot_by: Literal['steps', 'delta'] = 'steps'
+  certificate: str | None = None
+  sign: str | None = None
+  verify: str | None = None
+  html: str | None = None
+  markdown: str | None = None
+  ledger: str | None = None
+  format: Literal['text', 'json', 'html'] | None = None
+  head: str | None = None
+  set_budget: str | None = None
+  reason: str | None = None
+  import_ledger: str | None = None
+  sigma: float | None = None
+  epsilon_per_release: float | None = None
+  categories: int = 2
+  sampling_rate: float | None = None
+  sampling: Literal['poisson', 'without_replacement'] = 'poisson'
+
+
+_FLAGS = declaring.define(_Declared)
+_OF_LEDGERS = 'format', 'head', 'set_budget', 'reason', 'import_ledger'
+_OF_CERTIFICATES = 'html', 'markdown', 'sign', 'verify'
+_OF_ACCOUNTS = 'system', 'steps', 'epsilon', 'table', 'csv', 'plot'
 # What a plain mechanism reads besides --steps, --delta, --epsilon, --relation.
 _READS = {
-  'gaussian': (_NOISE_MULTIPLIER,),
-  'subsampled_gaussian': (_NOISE_MULTIPLIER, _SAMPLING_RATE, _SAMPLING),
-  'laplace': (_NOISE_MULTIPLIER, _EPSILON_PER_RELEASE),
-  'randomized_response': (_EPSILON_PER_RELEASE, _CATEGORIES),
+  'gaussian': ('noise_multiplier',),
+  'subsampled_gaussian': ('noise_multiplier', 'sampling_rate', 'sampling'),
+  'laplace': ('noise_multiplier', 'epsilon_per_release'),
+  'randomized_response': ('epsilon_per_release', 'categories'),
 }
-_OF_PLAIN = (_EPSILON_PER_RELEASE, _CATEGORIES, _SAMPLING_RATE, _SAMPLING)
-
-
-def _names(found: Sequence[flags.FlagHolder]) -> list[str]:
-  return [flag.name for flag in found]
-
+_OF_PLAIN = 'epsilon_per_release', 'categories', 'sampling_rate', 'sampling'
 
 # What --help shows together, and what not every system reads.
 GROUPS = {
   'system': ('system', 'plugin'),
   'privacy': (
     'variant', 'scale', 'epsilon', 'delta', 'relation', 'steps',
-    'noise_multiplier', 'sigma', *_names(_OF_PLAIN),
+    'noise_multiplier', 'sigma', *_OF_PLAIN,
   ),
   'a run or a ledger instead': (
-    'certificate', 'sign', 'verify', 'ledger', 'format', 'head', 'set_budget',
-    'reason', 'import_ledger',
+    'certificate', 'sign', 'verify', 'ledger', *_OF_LEDGERS,
   ),
   'output': ('table', 'csv', 'plot', 'plot_by', 'html', 'markdown'),
 }  # fmt: skip
 ONLY = {'sigma': ('gaussian_mf',)} | {
-  flag.name: [k for k, read in _READS.items() if flag.name in _names(read)]
-  for flag in _OF_PLAIN
+  name: [k for k, read in _READS.items() if name in read] for name in _OF_PLAIN
 }
 
 
@@ -206,33 +187,33 @@ def system_answer(
   name: str, steps: int | None, epsilon: float | None
 ) -> Answer:
   """What a system of dpmf train would spend, from its plan."""
-  given = {key: flag.value for key, flag in _FLAGS.items()}
+  given = {key: flag.value for key, flag in _SETTINGS.items()}
   given |= {'steps': steps, 'epsilon': epsilon}
-  if _SIGMA.value is not None:
+  if _FLAGS.sigma is not None:
     given = _with_sigma(name, given)
-  return accounts.planned(_chosen(name, given), _DELTA.value)
+  return accounts.planned(_chosen(name, given), _FLAGS.delta)
 
 
 def _chosen(name: str, given: dict[str, Any]) -> Selected:
   return selection.selected(
     name,
     given,
-    variant=_VARIANT.value,
-    delta=_DELTA.value if _DELTA.present else None,
-    scale=cli.scale(_SCALE.value),
+    variant=_FLAGS.variant,
+    delta=_FLAGS.delta if declaring.present('delta') else None,
+    scale=cli.scale(_FLAGS.scale),
   )
 
 
 def _with_sigma(name: str, given: dict[str, Any]) -> dict[str, Any]:
   """--sigma as the noise multiplier that it stands for."""
-  sigma = cast(float, _SIGMA.value)
-  if name != 'gaussian_mf' or _VARIANT.value not in (None, 'sound'):
+  sigma = cast(float, _FLAGS.sigma)
+  if name != 'gaussian_mf' or _FLAGS.variant not in (None, 'sound'):
     raise ValueError('--sigma is for --system=gaussian_mf --variant=sound')
   if not sigma > 0:
     raise ValueError(
       f'--sigma must be > 0, got {sigma}: without noise there is no epsilon'
     )
-  _one_of(given['epsilon'], _SIGMA, _NOISE_MULTIPLIER)
+  _one_of(given['epsilon'], 'sigma', 'noise_multiplier')
   # So much that its ends cost nothing; noise is proportional to it.
   one = _chosen(name, given | {'noise_multiplier': 1e3})
   noise = one.spec.plan(one.config).noise['user gradient']
@@ -241,72 +222,68 @@ def _with_sigma(name: str, given: dict[str, Any]) -> dict[str, Any]:
 
 def plain_answer(system: str, steps: int, epsilon: float | None) -> Answer:
   """What a plain mechanism spends, from the flags that it reads."""
-  delta, relation = _DELTA.value, _RELATION.value
-  read = _names((*_READS[system], _STEPS, _EPSILON, _RELATION))
-  for flag in (*_FLAGS.values(), *_OF_PLAIN, _SIGMA, _VARIANT):
-    if flag.present and flag.name not in read:
-      raise ValueError(f'--{flag.name} is not for --system={system}')
-  if system == 'gaussian':
-    given = _one_of(epsilon, _NOISE_MULTIPLIER)
-    return accounts.gaussian(steps, delta, *given, relation=relation)
-  if system == 'subsampled_gaussian':
-    return accounts.subsampled_gaussian(
-      steps,
-      delta,
-      *_one_of(epsilon, _NOISE_MULTIPLIER),
-      relation=relation,
-      sampling_rate=_given(_SAMPLING_RATE),
-      sampling=cast(Any, _SAMPLING.value),
-    )
-  if system == 'laplace':
-    given = _one_of(epsilon, _NOISE_MULTIPLIER, _EPSILON_PER_RELEASE)
-    return accounts.laplace(steps, delta, *given, relation=relation)
-  if relation == 'add_remove':
+  delta, relation = _FLAGS.delta, _SETTINGS['relation'].value
+  read = (*_READS[system], 'steps', 'epsilon', 'relation')
+  for name in (*_SETTINGS, *_OF_PLAIN, 'sigma', 'variant'):
+    if declaring.present(name) and name not in read:
+      raise ValueError(f'--{name} is not for --system={system}')
+  if system == 'randomized_response' and relation == 'add_remove':
     raise ValueError(
       '--relation must be replace for --system=randomized_response, got '
       'add_remove: an answer is always there'
     )
-  given = _one_of(epsilon, _EPSILON_PER_RELEASE)
-  categories = _given(_CATEGORIES)
+  scales = ('noise_multiplier', 'epsilon_per_release')
+  one = _one_of(epsilon, *(name for name in scales if name in read))
+  if system == 'gaussian':
+    return accounts.gaussian(steps, delta, *one, relation=relation)
+  if system == 'subsampled_gaussian':
+    return accounts.subsampled_gaussian(
+      steps,
+      delta,
+      *one,
+      relation=relation,
+      sampling_rate=_given('sampling_rate'),
+      sampling=_FLAGS.sampling,
+    )
+  if system == 'laplace':
+    return accounts.laplace(steps, delta, *one, relation=relation)
   return accounts.randomized_response(
-    steps, delta, *given, categories=categories
+    steps, delta, *one, categories=_FLAGS.categories
   )
 
 
 def main(_: Sequence[str]) -> None:
-  if _CERTIFICATE.value is not None:
+  if _FLAGS.certificate is not None:
     return show_certificate()
-  if _LEDGER.value is not None:
+  if _FLAGS.ledger is not None:
     return show_ledger()
   _refuse('an account; it needs --ledger', *_OF_LEDGERS)
-  _refuse(
-    'an account; it needs --certificate', _HTML, _MARKDOWN, _SIGN, _VERIFY
-  )
-  system, table = _given(_SYSTEM), _TABLE.value
+  _refuse('an account; it needs --certificate', *_OF_CERTIFICATES)
+  system, table = _given('system'), _FLAGS.table
   plain = system in _PLAIN
   if plain:
-    _given(_STEPS)
+    _given('steps')
   else:
-    _refuse(f'--system={system}', *(f for f in _OF_PLAIN if f.present))
-  steps = _numbers(_STEPS, int) or [None]
+    _refuse(f'--system={system}', *filter(declaring.present, _OF_PLAIN))
+  steps = _numbers('steps', int) or [None]
   for count in steps:
     if count is not None and count < 1:
       raise ValueError(f'--steps must be >= 1, got {count}')
-  if not 0 <= _DELTA.value <= 0.25:
-    raise ValueError(f'--delta must be in (0, 1/4], got {_DELTA.value}')
-  epsilons = _numbers(_EPSILON, float) or [None]
-  for flag, values in ((_STEPS, steps), (_EPSILON, epsilons)):
-    if len(values) > 1 and table != flag.name:
+  if not 0 <= _FLAGS.delta <= 0.25:
+    raise ValueError(f'--delta must be in (0, 1/4], got {_FLAGS.delta}')
+  epsilons = _numbers('epsilon', float) or [None]
+  for name, values in (('steps', steps), ('epsilon', epsilons)):
+    if len(values) > 1 and table != name:
       raise ValueError(
-        f'--{flag.name}={",".join(flag.value or ())} has several values, which '
-        f'needs --table={flag.name}'
+        f'--{name}={",".join(_given(name))} has several values, which needs '
+        f'--table={name}'
       )
   if table is None:
-    _refuse('a single answer; it needs --table', _CSV)
+    _refuse('a single answer; it needs --table', 'csv')
   else:
-    _given(_STEPS if table == 'steps' else _EPSILON)
+    _given(table)
   if table == 'epsilon':
-    _refuse('--table=epsilon; it is over steps', _PLOT)
+    _refuse('--table=epsilon; it is over steps', 'plot')
   answer_for = plain_answer if plain else system_answer
   answers = [
     answer_for(system, cast(Any, count), epsilon)
@@ -316,33 +293,32 @@ def main(_: Sequence[str]) -> None:
   rows = [{'system': system} | answer.values for answer in answers]
   # allow_nan=False: an epsilon past the largest float is an error, not 'NaN'.
   lines = [json.dumps(row, allow_nan=False) for row in rows]
-  if _PLOT.value is not None:
+  if _FLAGS.plot is not None:
     longest = max(answers, key=lambda answer: answer.values['steps'])
-    account_output.draw(_PLOT.value, _PLOT_BY.value, system, longest)
+    account_output.draw(_FLAGS.plot, _FLAGS.plot_by, system, longest)
   if table is not None:
-    return account_output.show_table(table, rows, _CSV.value)
+    return account_output.show_table(table, rows, _FLAGS.csv)
   print(*lines)
 
 
 def show_certificate() -> None:
   """Checks the certificate of a run, prints it, and writes other formats."""
-  _refuse('--certificate', _SYSTEM, _STEPS, _EPSILON, _TABLE, _CSV, _PLOT)
-  _refuse('--certificate', _LEDGER, *_OF_LEDGERS)
-  if _DELTA.present:
+  _refuse('--certificate', *_OF_ACCOUNTS, 'ledger', *_OF_LEDGERS)
+  if declaring.present('delta'):
     raise ValueError('--delta is not for --certificate: it has its own')
   from dpmf_jax import certificates, files
   from dpmf_jax.certificates import rendering
 
-  document = certificates.read(_CERTIFICATE.value or '')
-  _sign_or_verify(Path(_CERTIFICATE.value or ''))
+  document = certificates.read(_FLAGS.certificate or '')
+  _sign_or_verify(Path(_FLAGS.certificate or ''))
   lines = [rendering.text(document)]
-  for flag, render in (
-    (_HTML, rendering.html),
-    (_MARKDOWN, rendering.markdown),
+  for path, render in (
+    (_FLAGS.html, rendering.html),
+    (_FLAGS.markdown, rendering.markdown),
   ):
-    if flag.value is not None:
-      files.write_bytes(flag.value, render(document).encode())
-      lines.append(f'\nwritten to {flag.value}')
+    if path is not None:
+      files.write_bytes(path, render(document).encode())
+      lines.append(f'\nwritten to {path}')
   print('\n'.join(lines))
 
 
@@ -350,64 +326,61 @@ def _sign_or_verify(folder: Path) -> None:
   """What --sign and --verify ask for, of the certificate in a run's folder."""
   from dpmf_jax.certificates import signatures
 
-  if (_SIGN.value or _VERIFY.value) and not folder.is_dir():
+  if (_FLAGS.sign or _FLAGS.verify) and not folder.is_dir():
     raise ValueError(f'--certificate={folder} must be a folder, to be signed')
-  if _SIGN.value:
-    print('signed: ', signatures.sign(folder, _SIGN.value), '\n', sep='')
-  if _VERIFY.value:
-    signatures.verify(folder, _VERIFY.value)
-    print(f'the signature is of {_VERIFY.value}\n')
+  if _FLAGS.sign:
+    print('signed: ', signatures.sign(folder, _FLAGS.sign), '\n', sep='')
+  if _FLAGS.verify:
+    signatures.verify(folder, _FLAGS.verify)
+    print(f'the signature is of {_FLAGS.verify}\n')
 
 
 def show_ledger() -> None:
   """Changes the ledger if that is asked for, and prints it."""
-  _refuse('--ledger', _SYSTEM, _STEPS, _EPSILON, _TABLE, _CSV, _PLOT)
-  _refuse('--ledger', _HTML, _MARKDOWN, _SIGN, _VERIFY)
+  _refuse('--ledger', *_OF_ACCOUNTS, *_OF_CERTIFICATES)
   from dpmf_jax.accounting import ledger
   from dpmf_jax.commands import ledgers
 
-  where, budget = _given(_LEDGER), ledgers.budget(_SET_BUDGET)
-  if _IMPORT_LEDGER.value is not None:
-    _refuse('--import_ledger', _SET_BUDGET, _REASON, _HEAD)
-    ledger.import_lines(_IMPORT_LEDGER.value, where)
+  where, budget = _given('ledger'), ledgers.budget('set_budget')
+  if _FLAGS.import_ledger is not None:
+    _refuse('--import_ledger', 'set_budget', 'reason', 'head')
+    ledger.import_lines(_FLAGS.import_ledger, where)
   elif budget is not None:
-    ledger.set_budget(where, budget, reason=_given(_REASON))
+    ledger.set_budget(where, budget, reason=_given('reason'))
   else:
-    _refuse('--ledger; it needs --set_budget', _REASON)
-  report = ledger.report(where, head=_HEAD.value)
-  print(ledgers.FORMATS[_FORMAT.value or 'text'](report))
+    _refuse('--ledger; it needs --set_budget', 'reason')
+  report = ledger.report(where, head=_FLAGS.head)
+  print(ledgers.FORMATS[_FLAGS.format or 'text'](report))
 
 
-def _numbers(
-  flag: flags.FlagHolder[Any], kind: Callable[[str], Any]
-) -> list[Any]:
+def _numbers(name: str, kind: Callable[[str], Any]) -> list[Any]:
   """The numbers of a list flag; none if it was not given."""
-  if flag.value is None:
+  words = flags.FLAGS[name].value
+  if words is None:
     return []
   try:
-    numbers = [kind(word) for word in flag.value]
+    numbers = [kind(word) for word in words]
   except ValueError:
     numbers = []
   if not numbers:
     what = 'whole numbers' if kind is int else 'numbers'
     raise ValueError(
-      f'--{flag.name}={",".join(flag.value)} must be {what}, with commas '
-      'between several'
+      f'--{name}={",".join(words)} must be {what}, with commas between several'
     )
   return numbers
 
 
-def _given(flag: flags.FlagHolder[Any]) -> Any:
-  if flag.value is None:
-    raise ValueError(f'--{flag.name} must be given (see --help)')
-  return flag.value
+def _given(name: str) -> Any:
+  value = flags.FLAGS[name].value
+  if value is None:
+    raise ValueError(f'--{name} must be given (see --help)')
+  return value
 
 
-def _one_of(
-  epsilon: float | None, *others: flags.FlagHolder[float | None]
-) -> tuple[str, float]:
+def _one_of(epsilon: float | None, *others: str) -> tuple[str, float]:
   """The name and value of the only one that was given."""
-  values = {'epsilon': epsilon} | {flag.name: flag.value for flag in others}
+  values = {'epsilon': epsilon}
+  values |= {name: flags.FLAGS[name].value for name in others}
   given = [(k, value) for k, value in values.items() if value is not None]
   if len(given) == 1:
     return given[0]
@@ -418,7 +391,7 @@ def _one_of(
   )
 
 
-def _refuse(variant: str, *unused: flags.FlagHolder[Any]) -> None:
-  for flag in unused:
-    if flag.value is not None:
-      raise ValueError(f'--{flag.name} is not for {variant}')
+def _refuse(variant: str, *unused: str) -> None:
+  for name in unused:
+    if flags.FLAGS[name].value is not None:
+      raise ValueError(f'--{name} is not for {variant}')

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpmf_jax import accounting, files
+from dpmf_jax.certificates.rendering import aligned
 from dpmf_jax.commands import accounts
 from dpmf_jax.commands.accounts import Answer
 
@@ -36,10 +37,7 @@ def show_table(
   status = rows[0]['status']
   heads = [f'epsilon ({status})' if c == 'epsilon' else c for c in columns]
   lines = [heads] + [[_cell(row.get(c)) for c in columns] for row in rows]
-  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-  for line in lines:
-    cells = zip(line, widths, strict=True)
-    print('  '.join(f'{cell:>{width}}' for cell, width in cells))
+  print(*aligned(lines, '>'), sep='\n')
   if status == 'claimed':
     print(
       'epsilon is a claim of the paper, not a guarantee. same_noise_*: proved '
@@ -68,8 +66,7 @@ def draw(path: str, by: str, system: str, answer: Answer) -> None:
   from dpmf_jax.evaluation import plots
 
   values, status = answer.values, answer.values['status']
-  claimed = status == 'claimed'
-  name = f'{system} (paper)' if claimed else system
+  name = f'{system} (paper)' if status == 'claimed' else system
   for setting in ('noise_multiplier', 'epsilon_per_release'):
     if setting in values:
       name += f', {setting.replace("_", " ")} {values[setting]:.4g}'
@@ -84,22 +81,16 @@ def draw(path: str, by: str, system: str, answer: Answer) -> None:
     )
   many = 60 if isinstance(answer.event, accounting.Gaussian) else 20
   steps, delta = plots.step_grid(values['steps'], many), values['delta']
-  points = [plots.bounds_shown(answer.spent(count), delta) for count in steps]
-  curves = {label: [each[label] for each in points] for label in points[0]}
-  claims = {}
+  claim = None
   if answer.claim is not None:
     parts = [accounting.prefix(answer.claim, count) for count in steps]
-    claims['claimed by the paper'] = [
-      accounting.epsilon(part, delta) for part in parts
-    ]
-  elif claimed:
-    curves, claims = {}, {'claimed by the paper': [*curves.values()][-1]}
+    claim = [accounting.epsilon(part, delta) for part in parts]
   plots.epsilon_curves(
     path,
     steps,
     x_label='steps',
-    curves=curves,
-    claimed=claims,
+    points=[plots.bounds_shown(answer.spent(count), delta) for count in steps],
+    claim=claim,
     status=status,
     title=f'{name}, delta {delta:g}',
   )

@@ -30,68 +30,62 @@ import os
 import pathlib
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from absl import flags
 
 from dpmf_jax import plans
-from dpmf_jax.commands import plugins
+from dpmf_jax.commands import declaring, plugins
 from dpmf_jax.plans import selection
 
+# What the help of --mode says.
 RUNS = {'quick': 20_000, 'full': 200_000}
 
 flags.adopt_module_key_flags(plugins)
 
-_SYSTEM = flags.DEFINE_string(
-  'system', 'all', 'Which system to attack, or all of them.'
-)
-_VARIANT = flags.DEFINE_string(
-  'variant', None, 'Which variant of it; all by default.'
-)
-_MODE = flags.DEFINE_enum(
-  'mode',
-  'full',
-  list(RUNS),
-  'How many runs on each data set of a pair: '
-  + ', '.join(f'{name} {runs:,}' for name, runs in RUNS.items()),
-)
-_RUNS = flags.DEFINE_integer(
-  'runs', None, 'That many runs instead of what --mode says.', 400
-)
-_CONFIDENCE = flags.DEFINE_float(
-  'confidence',
-  0.999,
-  'In all lower bounds of a variant together.',
-  0.5,
-  0.999999,
-)
-_OUTPUT = flags.DEFINE_string(
-  'output', 'audit.json', 'File for all findings as JSON; - for stdout.'
-)
-_SEED = flags.DEFINE_integer(
-  'seed', None, 'For runs that can be repeated; random by default.'
-)
-_SEARCH = flags.DEFINE_float(
-  'search', None, 'Seconds to search each variant for worse cases.', 1.0
-)
-_FOUND = flags.DEFINE_string(
-  'found',
-  None,
-  'File to add what the search finds to; dpmf_jax/auditing/found.json is '
-  'tried in every audit.',
-)
-_CANARIES = flags.DEFINE_integer(
-  'canaries', None, 'Number of canaries for one run on --dataset instead.', 10
-)
-_DATASET = flags.DEFINE_string('dataset', 'ml-100k', 'For --canaries.')
-_DATA_DIR = flags.DEFINE_string(
-  'data_dir', None, 'Where data sets are looked for first.'
-)
-_EPSILON = flags.DEFINE_float('epsilon', 4.0, 'Of the run with --canaries.')
-_DEVICES = flags.DEFINE_integer(
-  'devices', None, 'Devices to use; all by default, on a CPU one per core.'
-)
-_DELTA = flags.DEFINE_float('delta', 1e-5, 'Of the run with --canaries.')
+
+class _Declared:
+  """What to attack, and how.
+
+  Attributes:
+    system: Which system to attack, or all of them.
+    variant: Which variant of it; all by default.
+    mode: How many runs on each data set of a pair: quick 20,000, full 200,000
+    runs: That many runs instead of what --mode says.
+    confidence: In all lower bounds of a variant together.
+    output: File for all findings as JSON; - for stdout.
+    seed: For runs that can be repeated; random by default.
+    search: Seconds to search each variant for worse cases.
+    found: File to add what the search finds to; dpmf_jax/auditing/found.json is
+      tried in every audit.
+    canaries: Number of canaries for one run on --dataset instead.
+    dataset: For --canaries.
+    data_dir: Where data sets are looked for first.
+    epsilon: Of the run with --canaries.
+    devices: Devices to use; all by default, on a CPU one per core.
+    delta: Of the run with --canaries.
+  """
+
+  system: str = 'all'
+  variant: str | None = None
+  mode: Literal['quick', 'full'] = 'full'
+  runs: Annotated[int | None, {'lower_bound': 400}] = None
+  confidence: Annotated[
+    float, {'lower_bound': 0.5, 'upper_bound': 0.999999}
+  ] = 0.999
+  output: str = 'audit.json'
+  seed: int | None = None
+  search: Annotated[float | None, {'lower_bound': 1.0}] = None
+  found: str | None = None
+  canaries: Annotated[int | None, {'lower_bound': 10}] = None
+  dataset: str = 'ml-100k'
+  data_dir: str | None = None
+  epsilon: float = 4.0
+  devices: int | None = None
+  delta: float = 1e-05
+
+
+_FLAGS = declaring.define(_Declared)
 
 
 def main(argv) -> int:
@@ -104,36 +98,36 @@ def main(argv) -> int:
   from dpmf_jax.keys import random_key
 
   chosen = _chosen()
-  if _CANARIES.value:
-    attack = functools.partial(_canary_findings, number=_CANARIES.value)
-  elif _SEARCH.value:
-    attack = functools.partial(_searched_findings, seconds=_SEARCH.value)
+  if _FLAGS.canaries:
+    attack = functools.partial(_canary_findings, number=_FLAGS.canaries)
+  elif _FLAGS.search:
+    attack = functools.partial(_searched_findings, seconds=_FLAGS.search)
   else:
     attack = _pair_findings
-  findings = list(attack(random_key(_SEED.value), chosen))
+  findings = list(attack(random_key(_FLAGS.seed), chosen))
   report = {
     **_summary(results.worst(findings)),
-    'seed': _SEED.value,
+    'seed': _FLAGS.seed,
     'versions': {'jax': jax.__version__},
     'findings': [finding._asdict() for finding in findings],
   }
   table = (
     f'{results.table(findings)}\n'
     f'epsilon at delta = {findings[0].delta:g}; lower bounds of one variant '
-    f'hold together with {100 * _CONFIDENCE.value:g}% confidence'
+    f'hold together with {100 * _FLAGS.confidence:g}% confidence'
   )
-  if _OUTPUT.value == '-':
+  if _FLAGS.output == '-':
     print(table, file=sys.stderr)
     print(json.dumps(report, indent=2))
   else:
     from dpmf_jax.files import write_json
 
     print(table)
-    write_json(_OUTPUT.value, report)
+    write_json(_FLAGS.output, report)
   wrong = [
     finding
     for finding in findings
-    if finding.refuted and (finding.status != 'claimed' or _VARIANT.value)
+    if finding.refuted and (finding.status != 'claimed' or _FLAGS.variant)
   ]
   return 1 if wrong else 0
 
@@ -144,13 +138,13 @@ def _chosen() -> list[tuple[str, str]]:
   chosen = [
     (name, variant)
     for name, variant in known
-    if _SYSTEM.value in ('all', name) and _VARIANT.value in (None, variant)
+    if _FLAGS.system in ('all', name) and _FLAGS.variant in (None, variant)
   ]
   if not chosen:
     names = ', '.join(f'{name} {variant}' for name, variant in known)
-    also = f' with --variant={_VARIANT.value}' if _VARIANT.value else ''
+    also = f' with --variant={_FLAGS.variant}' if _FLAGS.variant else ''
     raise ValueError(
-      f'there is no --system={_SYSTEM.value}{also}; there are all, {names}'
+      f'there is no --system={_FLAGS.system}{also}; there are all, {names}'
     )
   return chosen
 
@@ -162,7 +156,7 @@ def _pair_findings(key, chosen) -> Iterator[Any]:
   from dpmf_jax import auditing
   from dpmf_jax.rows import device_mesh
 
-  mesh = device_mesh(_DEVICES.value)
+  mesh = device_mesh(_FLAGS.devices)
   for place, (name, variant) in enumerate(chosen):
     with tqdm.tqdm(
       unit='run', unit_scale=True, desc=f'{name} {variant}', leave=False
@@ -176,8 +170,8 @@ def _pair_findings(key, chosen) -> Iterator[Any]:
         name,
         key=jax.random.fold_in(key, place),
         variant=variant,
-        runs=_RUNS.value or RUNS[_MODE.value],
-        confidence=_CONFIDENCE.value,
+        runs=_FLAGS.runs or RUNS[_FLAGS.mode],
+        confidence=_FLAGS.confidence,
         mesh=mesh,
         progress=progress,
       ).findings
@@ -191,11 +185,11 @@ def _canary_findings(key, chosen, number: int) -> Iterator[Any]:
   from dpmf_jax.ratings import catalog
   from dpmf_jax.rows import device_mesh
 
-  ratings = catalog.load(_DATASET.value, data_dir=_DATA_DIR.value)
+  ratings = catalog.load(_FLAGS.dataset, data_dir=_FLAGS.data_dir)
   facts = {
     'scale': ratings.scale,
-    'epsilon': _EPSILON.value,
-    'delta': _DELTA.value,
+    'epsilon': _FLAGS.epsilon,
+    'delta': _FLAGS.delta,
   }
   for place, (name, variant) in enumerate(tqdm.tqdm(chosen, unit='system')):
     fields = selection.fields(plans.SPECS[name])
@@ -208,8 +202,8 @@ def _canary_findings(key, chosen, number: int) -> Iterator[Any]:
       {field: fact for field, fact in facts.items() if field in fields},
       number=number,
       seed=int(jax.random.bits(coin_key)),
-      confidence=_CONFIDENCE.value,
-      mesh=device_mesh(_DEVICES.value),
+      confidence=_FLAGS.confidence,
+      mesh=device_mesh(_FLAGS.devices),
     )
 
 
@@ -222,7 +216,7 @@ def _searched_findings(key, chosen, seconds: float) -> Iterator[Any]:
   from dpmf_jax.auditing import found, search
   from dpmf_jax.rows import device_mesh
 
-  mesh = device_mesh(_DEVICES.value)
+  mesh = device_mesh(_FLAGS.devices)
   for number, (name, variant) in enumerate(chosen):
     search_key, run_key = jax.random.split(jax.random.fold_in(key, number))
     with tqdm.tqdm(total=seconds, unit='s', desc='searching') as bar:
@@ -240,16 +234,16 @@ def _searched_findings(key, chosen, seconds: float) -> Iterator[Any]:
         mesh=mesh,
         progress=progress,
       )
-    if _FOUND.value:
-      found.add(record, pathlib.Path(_FOUND.value))
+    if _FLAGS.found:
+      found.add(record, pathlib.Path(_FLAGS.found))
     for other in plans.SPECS[name].variants:
       target = auditing.found_target(record, other)
       if target is not None:
         yield from auditing.findings(
           run_key,
           [target],
-          runs=_RUNS.value or RUNS[_MODE.value],
-          confidence=_CONFIDENCE.value,
+          runs=_FLAGS.runs or RUNS[_FLAGS.mode],
+          confidence=_FLAGS.confidence,
           mesh=mesh,
         )
 
@@ -262,6 +256,6 @@ def _summary(worst: Any) -> dict[str, Any]:
   return {
     **said,
     'lower_bound': worst.lower_bound,
-    'confidence': _CONFIDENCE.value,
+    'confidence': _FLAGS.confidence,
     'verdict': worst.verdict,
   }

@@ -31,72 +31,58 @@ from __future__ import annotations
 
 import os
 import textwrap
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from absl import flags
 
-from dpmf_jax.commands import compiled, plugins, reading, sources
+from dpmf_jax.commands import compiled, declaring, plugins, reading, sources
 
 flags.adopt_module_key_flags(sources)
 flags.adopt_module_key_flags(reading)
 flags.adopt_module_key_flags(plugins)
 
-_SYSTEMS = flags.DEFINE_list(
-  'systems',
-  ['auto', 'auto:unit=user'],
-  'What to compare: names, as of dpmf train --system, maybe with a variant '
-  'and settings, NAME:VARIANT:SETTING=VALUE.',
-)
-_EPSILONS = flags.DEFINE_list(
-  'epsilons', ['0.5', '1', '2', '5', '10'], 'Epsilons of the runs.'
-)
-_SEEDS = flags.DEFINE_integer(
-  'seeds',
-  3,
-  'How many runs of each; every seed has a split and noise of its own.',
-)
-_DELTA = flags.DEFINE_float(
-  'delta', None, 'Delta of guarantees; 1e-6 by default.'
-)
-_TASK = flags.DEFINE_enum(
-  'task',
-  None,
-  ['rating', 'ranking'],
-  'What is measured: errors of ratings, the default where there are any, or '
-  'what lists are worth.',
-)
-_SPLIT = flags.DEFINE_enum(
-  'split',
-  'random',
-  ['random', 'last', 'one'],
-  'What is held out: random ratings, or of each user the last one, by '
-  'timestamps, or a random one.',
-)
-_TEST_FRACTION = flags.DEFINE_float(
-  'test_fraction',
-  None,
-  'Part of the ratings held out at random; 0.2 by default.',
-)
-_FOLDS = flags.DEFINE_integer(
-  'folds',
-  None,
-  'Hold out random ratings in so many parts, one after the other: so many runs '
-  'for each seed.',
-)
-_RANKING_K = flags.DEFINE_integer('ranking_k', 10, 'The length of lists.')
-_RANKING_THRESHOLD = flags.DEFINE_float(
-  'ranking_threshold',
-  None,
-  'The least rating that counts as relevant in lists; by default those in the '
-  'upper third of the scale.',
-)
-_OUTPUT = flags.DEFINE_string('output', None, 'Folder to write.', required=True)
-_OVERWRITE = flags.DEFINE_bool(
-  'overwrite', False, 'Begin anew: forget the runs that --output holds.'
-)
-_DEVICES = flags.DEFINE_integer(
-  'devices', None, 'Devices to use; all by default, on a CPU one per core.'
-)
+
+class _Declared:
+  """What to compare, on what, and what to write.
+
+  Attributes:
+    systems: What to compare: names, as of dpmf train --system, maybe with a
+      variant and settings, NAME:VARIANT:SETTING=VALUE.
+    epsilons: Epsilons of the runs.
+    seeds: How many runs of each; every seed has a split and noise of its own.
+    delta: Delta of guarantees; 1e-6 by default.
+    task: What is measured: errors of ratings, the default where there are any,
+      or what lists are worth.
+    split: What is held out: random ratings, or of each user the last one, by
+      timestamps, or a random one.
+    test_fraction: Part of the ratings held out at random; 0.2 by default.
+    folds: Hold out random ratings in so many parts, one after the other: so
+      many runs for each seed.
+    ranking_k: The length of lists.
+    ranking_threshold: The least rating that counts as relevant in lists; by
+      default those in the upper third of the scale.
+    output: Folder to write.
+    overwrite: Begin anew: forget the runs that --output holds.
+    devices: Devices to use; all by default, on a CPU one per core.
+  """
+
+  systems: Sequence[str] = ('auto', 'auto:unit=user')
+  epsilons: Sequence[str] = ('0.5', '1', '2', '5', '10')
+  seeds: int = 3
+  delta: float | None = None
+  task: Literal['rating', 'ranking'] | None = None
+  split: Literal['random', 'last', 'one'] = 'random'
+  test_fraction: float | None = None
+  folds: int | None = None
+  ranking_k: int = 10
+  ranking_threshold: float | None = None
+  output: str
+  overwrite: bool = False
+  devices: int | None = None
+
+
+_FLAGS = declaring.define(_Declared)
 
 GROUPS = {
   'data': (*sources.FLAGS, *reading.FLAGS),
@@ -124,38 +110,20 @@ def main(argv) -> int:
   print(note, flush=True)
   found = compare(sources.load(), **_arguments())
   print(str(found).removeprefix(note))  # which was said first
-  print(f'\nwritten to {_OUTPUT.value}/: {", ".join((*FILES, CELLS))}')
+  print(f'\nwritten to {_FLAGS.output}/: {", ".join((*FILES, CELLS))}')
   return 0
 
 
 def _arguments() -> dict[str, Any]:
   """The flags as arguments of `dpmf_jax.compare`."""
-  return {
-    'systems': _SYSTEMS.value,
-    'epsilons': _numbers(_EPSILONS),
-    'seeds': _SEEDS.value,
-    'delta': _DELTA.value,
-    'task': _TASK.value,
-    'split': _SPLIT.value,
-    'test_fraction': _TEST_FRACTION.value,
-    'folds': _FOLDS.value,
-    'ranking_k': _RANKING_K.value,
-    'ranking_threshold': _RANKING_THRESHOLD.value,
-    'scale': sources.scale(),
-    'output': _OUTPUT.value,
-    'overwrite': _OVERWRITE.value,
-    'devices': _DEVICES.value,
-  }
-
-
-def _numbers(flag: flags.FlagHolder) -> list[float]:
   try:
-    found = [float(word) for word in flag.value]
+    epsilons = [float(word) for word in _FLAGS.epsilons]
   except ValueError:
-    found = []
-  if not found or min(found) <= 0:
+    epsilons = []
+  if not epsilons or min(epsilons) <= 0:
     raise ValueError(
-      f'--{flag.name}={",".join(flag.value)} must be positive numbers, such as '
-      f'--{flag.name}=1,5'
+      f'--epsilons={",".join(_FLAGS.epsilons)} must be positive numbers, such '
+      'as --epsilons=1,5'
     )
-  return found
+  own = {'epsilons': epsilons, 'scale': sources.scale()}
+  return declaring.values(_Declared) | own

@@ -14,28 +14,34 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from dpmf_jax.commands import declaring
 from dpmf_jax.ratings import catalog
 
 _DATASET = flags.DEFINE_enum(
   'dataset', None, catalog.NAMES, 'Which data set to get.', required=True
 )
-_DATA_DIR = flags.DEFINE_string(
-  'data_dir',
-  None,
-  'A directory that has the data set as a folder, or is that folder.',
-)
-_CACHE_DIR = flags.DEFINE_string(
-  'cache_dir',
-  None,
-  'Where fetched data is kept; by default $DPMF_CACHE, '
-  '$XDG_CACHE_HOME/dpmf_jax or ~/.cache/dpmf_jax.',
-)
+
+
+class _Declared:
+  """What to get, and where it is kept.
+
+  Attributes:
+    data_dir: A directory that has the data set as a folder, or is that folder.
+    cache_dir: Where fetched data is kept; by default $DPMF_CACHE,
+      $XDG_CACHE_HOME/dpmf_jax or ~/.cache/dpmf_jax.
+  """
+
+  data_dir: str | None = None
+  cache_dir: str | None = None
+
+
+_FLAGS = declaring.define(_Declared)
 
 
 def main(argv: Sequence[str]) -> None:
   del argv
   name = _DATASET.value
-  data_dir, cache_dir = _DATA_DIR.value, _CACHE_DIR.value
+  data_dir, cache_dir = _FLAGS.data_dir, _FLAGS.cache_dir
   if name.startswith('synthetic-'):
     print(f'{name}: generated from a fixed seed, no file')
     ratings = catalog.load(name)

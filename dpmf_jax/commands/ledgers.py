@@ -13,6 +13,7 @@ from typing import Any
 from absl import flags
 
 from dpmf_jax.accounting.ledger_costs import plain, shown, what_fits
+from dpmf_jax.certificates.rendering import aligned
 
 _HEADS = 'row', 'time', 'system', 'variant', 'epsilon', 'what'
 _PAGE = """<!DOCTYPE html>
@@ -42,15 +43,16 @@ th, td {{ text-align: left; vertical-align: top; padding: 3px 12px 3px 0;
 </html>"""
 
 
-def budget(flag: flags.FlagHolder[str | None]) -> Any:
+def budget(name: str) -> Any:
   """The value of a flag: a number, 'unlimited' or None."""
-  if flag.value in (None, 'unlimited'):
-    return flag.value
+  value = flags.FLAGS[name].value
+  if value in (None, 'unlimited'):
+    return value
   try:
-    return float(flag.value)
+    return float(value)
   except ValueError:
     raise ValueError(
-      f"--{flag.name}={flag.value} must be a number or 'unlimited'"
+      f"--{name}={value} must be a number or 'unlimited'"
     ) from None
 
 
@@ -58,14 +60,8 @@ def text(report: dict[str, Any]) -> str:
   """The report for a terminal."""
   facts = _facts(report)
   width = max(map(len, facts))
-  rows = [_HEADS, *_rows(report)]
-  # The last column is as long as it is.
-  widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))]
-  lines = [f'{name:{width}}  {value}' for name, value in facts.items()] + ['']
-  for row in rows:
-    cells = zip(row, widths, strict=True)
-    lines.append('  '.join(f'{c:{w}}' for c, w in cells).rstrip())
-  return '\n'.join(lines)
+  lines = [f'{name:{width}}  {value}' for name, value in facts.items()]
+  return '\n'.join((*lines, '', *aligned([_HEADS, *_rows(report)])))
 
 
 def html(report: dict[str, Any]) -> str:

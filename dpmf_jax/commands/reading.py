@@ -2,76 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from absl import flags
+from dpmf_jax.commands import declaring
 
-_FORMAT = flags.DEFINE_string(
-  'format',
-  'auto',
-  'Format of --ratings: csv, tsv, text, dense (a matrix), inter (RecBole), '
-  'netflix, u.data, ratings.dat or parquet; auto goes by name and content.',
-)
-_COLUMNS = flags.DEFINE_list(
-  'columns',
-  None,
-  'Which column is which, by its name in the header or its position from 0: '
-  'user=userId,item=movieId,rating=2; also timestamp and count. Of a matrix '
-  'user is that of user ids and item the first one with ratings.',
-)
-_DELIMITER = flags.DEFINE_string(
-  'delimiter',
-  None,
-  'What is between columns: one or two characters, tab or space; found by '
-  'itself where it is a tab, a comma, a semicolon or ::.',
-)
-_ENCODING = flags.DEFINE_string(
-  'encoding', 'auto', 'Of the text, such as cp1252; auto: UTF-8 or Latin-1.'
-)
-_MISSING = flags.DEFINE_string(
-  'missing',
-  None,
-  'What --format=dense has where there is no rating, such as 0, 99 or NA; '
-  'nothing at all by default.',
-)
+
+class _Declared:
+  """How a file of ratings is written.
+
+  Attributes:
+    format: Format of --ratings: csv, tsv, text, dense (a matrix), inter
+      (RecBole), netflix, u.data, ratings.dat or parquet; auto goes by name and
+      content.
+    columns: Which column is which, by its name in the header or its position
+      from 0: user=userId,item=movieId,rating=2; also timestamp and count. Of a
+      matrix user is that of user ids and item the first one with ratings.
+    delimiter: What is between columns: one or two characters, tab or space;
+      found by itself where it is a tab, a comma, a semicolon or ::.
+    encoding: Of the text, such as cp1252; auto: UTF-8 or Latin-1.
+    missing: What --format=dense has where there is no rating, such as 0, 99 or
+      NA; nothing at all by default.
+  """
+
+  format: str = 'auto'
+  columns: Sequence[str] | None = None
+  delimiter: str | None = None
+  encoding: str = 'auto'
+  missing: str | None = None
+
+
+_FLAGS = declaring.define(_Declared)
 _WORDS = {'tab': '\t', r'\t': '\t', 'space': ' '}
-FLAGS = tuple(
-  flag.name for flag in (_FORMAT, _COLUMNS, _DELIMITER, _ENCODING, _MISSING)
-)
+FLAGS = declaring.names(_Declared)
 
 
 def check_unused(instead: str) -> None:
   """Raises ValueError where one was given, and no file to read with it."""
   for name in FLAGS:
-    if flags.FLAGS[name].present:
+    if declaring.present(name):
       raise ValueError(f'--{name} is for --ratings=FILE, not for {instead}')
 
 
 def layout() -> dict[str, Any]:
   """What says where the columns are: for `formats.read` and `read_column`."""
-  delimiter = _DELIMITER.value
+  delimiter = _FLAGS.delimiter
   return {
-    'format': _FORMAT.value,
+    'format': _FLAGS.format,
     'columns': _columns(),
     'delimiter': _WORDS.get(delimiter or '', delimiter),
-    'encoding': _ENCODING.value,
+    'encoding': _FLAGS.encoding,
   }
 
 
 def options() -> dict[str, Any]:
   """All of them, for `formats.read`."""
-  return layout() | {'missing': _MISSING.value}
+  return layout() | {'missing': _FLAGS.missing}
 
 
 def _columns() -> dict[str, str | int] | None:
-  if _COLUMNS.value is None:
+  if _FLAGS.columns is None:
     return None
   found: dict[str, str | int] = {}
-  for word in _COLUMNS.value:
+  for word in _FLAGS.columns:
     role, equals, column = word.partition('=')
     if not equals or not column or role in found:
       raise ValueError(
-        f'--columns={",".join(_COLUMNS.value)} must be such as '
+        f'--columns={",".join(_FLAGS.columns)} must be such as '
         'user=userId,item=movieId,rating=2, each once'
       )
     found[role] = int(column) if column.isdecimal() else column

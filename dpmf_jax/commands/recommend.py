@@ -38,39 +38,43 @@ their list where it is read.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from absl import flags
 
-from dpmf_jax.commands import reading
+from dpmf_jax.commands import declaring, reading
 
-_MODEL = flags.DEFINE_string(
-  'model', None, 'The --output folder of dpmf train.', required=True
-)
-_USERS = flags.DEFINE_list(
-  'users', None, "Original ids, separated by commas, or 'all'."
-)
-_RATINGS = flags.DEFINE_string(
-  'ratings', None, 'A file of ratings by new users, who are folded in.'
-)
+
+class _Declared:
+  """Whose lists, from which model.
+
+  Attributes:
+    model: The --output folder of dpmf train.
+    users: Original ids, separated by commas, or 'all'.
+    ratings: A file of ratings by new users, who are folded in.
+    similar_to: Original ids of items, or 'all'.
+    k: Items per user.
+    filter_seen: Leave out the items that a user rated.
+    why: How many of the user's own items to name as reasons.
+    output: A .csv or .parquet file to write; a table is printed else.
+    page: An .html file to write, in which readers make their own lists.
+  """
+
+  model: str
+  users: Sequence[str] | None = None
+  ratings: str | None = None
+  similar_to: Sequence[str] | None = None
+  k: Annotated[int, {'lower_bound': 1}] = 10
+  filter_seen: bool = True
+  why: Annotated[int, {'lower_bound': 0}] = 0
+  output: str | None = None
+  page: str | None = None
+
+
+_FLAGS = declaring.define(_Declared)
 flags.adopt_module_key_flags(reading)
-_SIMILAR_TO = flags.DEFINE_list(
-  'similar_to', None, "Original ids of items, or 'all'."
-)
-_K = flags.DEFINE_integer('k', 10, 'Items per user.', lower_bound=1)
-_FILTER_SEEN = flags.DEFINE_bool(
-  'filter_seen', True, 'Leave out the items that a user rated.'
-)
-_WHY = flags.DEFINE_integer(
-  'why', 0, "How many of the user's own items to name as reasons.", 0
-)
-_OUTPUT = flags.DEFINE_string(
-  'output', None, 'A .csv or .parquet file to write; a table is printed else.'
-)
-_PAGE = flags.DEFINE_string(
-  'page', None, 'An .html file to write, in which readers make their own lists.'
-)
 
 GROUPS = {
   'lists': ('model', 'users', 'similar_to', 'k', 'filter_seen', 'why'),
@@ -85,7 +89,7 @@ def _columns(rows: list[Any], titles: bool) -> dict[str, Any]:
 
   left_out = {
     *(() if titles else ('title',)),
-    *(() if _WHY.value else ('why',)),
+    *(() if _FLAGS.why else ('why',)),
   }
   columns: dict[str, Any] = {
     name: [getattr(row, name) for row in rows]
@@ -104,33 +108,33 @@ def _found(model) -> list[Any]:
   from dpmf_jax.ratings.ids import OutsideScaleError
   from dpmf_jax.serving import folding, recommendations
 
-  if _SIMILAR_TO.value is not None:
+  if _FLAGS.similar_to is not None:
     return recommendations.similar_items(
-      model, _wanted(_SIMILAR_TO.value), _K.value
+      model, _wanted(_FLAGS.similar_to), _FLAGS.k
     )
   users = None
-  if _RATINGS.value is not None:
+  if _FLAGS.ratings is not None:
     try:
       ratings = formats.read(
-        _RATINGS.value, **folding.read_with(model), **reading.options()
+        _FLAGS.ratings, **folding.read_with(model), **reading.options()
       )
     except OutsideScaleError as error:
       raise ValueError(f"{error.message}: that scale is the model's") from None
     model = folding.fold_in(model, ratings)
   else:
-    users = _wanted(_USERS.value)
+    users = _wanted(_FLAGS.users)
     if model.user_factors is None:
       raise ValueError(
         '--users: the user factors are not known here, as this system does not '
         'release them; fold users in by their own ratings, --ratings=FILE'
       )
-  if _FILTER_SEEN.value and model.seen is None:
+  if _FLAGS.filter_seen and model.seen is None:
     raise ValueError(
       'which items were seen is not known here (private/seen.safetensors is '
       'missing); pass --nofilter_seen to recommend from all items'
     )
   return recommendations.recommend(
-    model, users, _K.value, filter_seen=_FILTER_SEEN.value, why=_WHY.value
+    model, users, _FLAGS.k, filter_seen=_FLAGS.filter_seen, why=_FLAGS.why
   )
 
 
@@ -139,7 +143,7 @@ def _because(reasons) -> str:
   return '; '.join(names)
 
 
-def _wanted(ids: list[str] | None) -> list[str] | None:
+def _wanted(ids: Sequence[str] | None) -> Sequence[str] | None:
   """None stands for all of them."""
   return None if ids == ['all'] else ids
 
@@ -148,11 +152,11 @@ def _write_page(model, path: Path) -> None:
   from dpmf_jax import certificates
   from dpmf_jax.serving import page
 
-  if _OUTPUT.value:
+  if _FLAGS.output:
     raise ValueError('--output is for lists; --page=FILE.html is itself a file')
   if path.suffix not in ('.html', '.htm'):
     raise ValueError(f'--page={path} must end in .html, for browsers')
-  page.write_page(model, certificates.read(_MODEL.value), path, k=_K.value)
+  page.write_page(model, certificates.read(_FLAGS.model), path, k=_FLAGS.k)
   print(
     f'{len(model.item_ids)} items, {path.stat().st_size / 1e6:.2f} MB, written '
     f'to {path}: open it in a browser'
@@ -164,38 +168,38 @@ def main(argv) -> None:
   from dpmf_jax.ratings import writing
   from dpmf_jax.serving import models, recommendations
 
-  asked = (_USERS, _RATINGS, _SIMILAR_TO, _PAGE)
-  if sum(flag.value is not None for flag in asked) != 1:
+  asked = _FLAGS.users, _FLAGS.ratings, _FLAGS.similar_to, _FLAGS.page
+  if sum(value is not None for value in asked) != 1:
     raise ValueError(
       'pass one of --users=ID,ID (or all), --ratings=FILE of new users, '
       '--similar_to=ITEM,ITEM and --page=FILE.html'
     )
-  if _RATINGS.value is None:
+  if _FLAGS.ratings is None:
     reading.check_unused('--users, --similar_to or --page')
-  path = Path(_OUTPUT.value) if _OUTPUT.value else None
+  path = Path(_FLAGS.output) if _FLAGS.output else None
   if path is not None:
     writing.check_suffix(path)
-  model = models.load_model(_MODEL.value)
-  if _PAGE.value is not None:
-    _write_page(model, Path(_PAGE.value))
+  model = models.load_model(_FLAGS.model)
+  if _FLAGS.page is not None:
+    _write_page(model, Path(_FLAGS.page))
     return
   found = _found(model)
-  if not model.covered and (_USERS.value or not model.items_released):
+  if not model.covered and (_FLAGS.users or not model.items_released):
     own = ': a list is for its user alone' if model.items_released else ''
     print(
       f'note: uses factors from private/, which no guarantee covers{own}',
       file=sys.stderr,
     )
-  if not _SIMILAR_TO.value and recommendations.one_order(model.item_factors):
+  if not _FLAGS.similar_to and recommendations.one_order(model.item_factors):
     print(f'note: {recommendations.ONE_ORDER}', file=sys.stderr)
   if not found:
     why = 'all items were seen'
-    if _SIMILAR_TO.value:
+    if _FLAGS.similar_to:
       why = 'the model has learned no factors of these items'
     raise ValueError(f'there is nothing to recommend: {why}')
   if path is not None:
     writing.write_columns(_columns(found, bool(model.titles)), path)
-    what = 'similar items' if _SIMILAR_TO.value else 'recommendations'
+    what = 'similar items' if _FLAGS.similar_to else 'recommendations'
     print(f'{len(found)} {what} written to {path}')
     return
   digits = 2

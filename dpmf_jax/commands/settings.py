@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
 
 from absl import flags
 
 from dpmf_jax import plans
-from dpmf_jax.commands import plugins  # noqa: F401, before flags are made
+from dpmf_jax.commands import (
+  declaring,
+  plugins,  # noqa: F401, before flags are made
+)
 from dpmf_jax.plans.settings import Setting, settings_of
 
 # What is defined here belongs to the command that asks for it.
@@ -24,15 +28,16 @@ SYSTEM_HELP = '\n'.join(
 )
 
 
-def define_variant() -> flags.FlagHolder:
-  """The flag --variant."""
-  return flags.DEFINE_enum(
-    'variant',
-    None,
-    ['sound', 'paper', 'none'],
-    'sound, the default: with a guarantee that is proved. paper: as published, '
-    "with the paper's claim, which may not be true. none: without any.",
-  )
+class Variant:
+  """Which of what a system's paper and this library have.
+
+  Attributes:
+    variant: sound, the default: with a guarantee that is proved. paper: as
+      published, with the paper's claim, which may not be true. none: without
+      any.
+  """
+
+  variant: Literal['sound', 'paper', 'none'] | None = None
 
 
 @functools.cache
@@ -89,18 +94,11 @@ def _defined(
 ) -> flags.FlagHolder:
   text, first = _help(by_system), next(iter(by_system.values()))
   if several:
-    return flags.DEFINE_list(name, None, f'{text} Several with --table={name}.')
-  if first.kind is str:
-    choices = sorted(
-      {c for each in by_system.values() for c in each.choices or ()}
+    return declaring.flag(
+      name, Sequence, f'{text} Several with --table={name}.'
     )
-    return flags.DEFINE_enum(name, None, choices, text)
-  if first.kind is bool:
-    return flags.DEFINE_bool(name, None, text)
-  if first.kind is tuple:
-    return flags.DEFINE_multi_float(name, None, text)
-  kind = flags.DEFINE_integer if first.kind is int else flags.DEFINE_float
-  return kind(name, None, text)
+  choices = {c for each in by_system.values() for c in each.choices or ()}
+  return declaring.flag(name, first.kind, text, sorted(choices))
 
 
 def _help(by_system: Mapping[str, Setting]) -> str:

@@ -4,48 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import flags
+from dpmf_jax.commands import cli, declaring, reading
 
-from dpmf_jax.commands import cli, reading
 
-DATASET = flags.DEFINE_string(
-  'dataset', None, 'A named data set, such as ml-100k, ml-1m or synthetic-1m.'
-)
-DATA_DIR = flags.DEFINE_string(
-  'data_dir', None, 'Where data sets are looked for first.'
-)
-RATINGS = flags.DEFINE_string(
-  'ratings',
-  None,
-  "A ratings file, instead; or several, such as 'parts/*.parquet'.",
-)
-_SCALE = flags.DEFINE_list(
-  'scale',
-  None,
-  'Lowest and highest rating that --ratings can hold, 1,5 by default. A public '
-  'fact: it is never taken from the data.',
-)
-_MAX_COUNT = flags.DEFINE_integer(
-  'max_count',
-  None,
-  '--ratings has counts, of clicks or plays, and so many of one count at most: '
-  'a public fact. 1, the default of a file without ratings, makes all '
-  'interactions alike.',
-)
-_CACHE = flags.DEFINE_string(
-  'ratings_cache',
-  None,
-  'Folder that keeps what was read of large --ratings, which the next run then '
-  'has at once. It holds private ratings, and only you may open it; by default '
-  'it is tables in $DPMF_CACHE, $XDG_CACHE_HOME/dpmf_jax or ~/.cache/dpmf_jax. '
-  'none keeps nothing.',
-)
-FLAGS = tuple(
-  flag.name for flag in (DATASET, DATA_DIR, RATINGS, _SCALE, _MAX_COUNT, _CACHE)
-)
+class _Declared:
+  """Which ratings a command is about.
+
+  Attributes:
+    dataset: A named data set, such as ml-100k, ml-1m or synthetic-1m.
+    data_dir: Where data sets are looked for first.
+    ratings: A ratings file, instead; or several, such as 'parts/*.parquet'.
+    scale: Lowest and highest rating that --ratings can hold, 1,5 by default. A
+      public fact: it is never taken from the data.
+    max_count: --ratings has counts, of clicks or plays, and so many of one
+      count at most: a public fact. 1, the default of a file without ratings,
+      makes all interactions alike.
+    ratings_cache: Folder that keeps what was read of large --ratings, which the
+      next run then has at once. It holds private ratings, and only you may open
+      it; by default it is tables in $DPMF_CACHE, $XDG_CACHE_HOME/dpmf_jax or
+      ~/.cache/dpmf_jax. none keeps nothing.
+  """
+
+  dataset: str | None = None
+  data_dir: str | None = None
+  ratings: str | None = None
+  scale: Sequence[str] | None = None
+  max_count: int | None = None
+  ratings_cache: str | None = None
+
+
+GIVEN = declaring.define(_Declared)
+FLAGS = declaring.names(_Declared)
 
 
 def load(titles: str | None = None):
@@ -57,12 +50,12 @@ def load(titles: str | None = None):
   from dpmf_jax.ratings import catalog, formats, given
   from dpmf_jax.runs import processes
 
-  dataset, path = DATASET.value, RATINGS.value
+  dataset, path = GIVEN.dataset, GIVEN.ratings
   if dataset is not None and path is None:
     reading.check_unused('--dataset')
-    if _MAX_COUNT.value is not None:
+    if GIVEN.max_count is not None:
       raise ValueError('--max_count is for --ratings=FILE, not for --dataset')
-    return processes.owned(catalog.load(dataset, data_dir=DATA_DIR.value))
+    return processes.owned(catalog.load(dataset, data_dir=GIVEN.data_dir))
   if path is None or dataset is not None:
     raise ValueError('pass one of --dataset=NAME and --ratings=FILE')
   named = formats.read_titles(titles) if titles else {}
@@ -74,14 +67,14 @@ def load(titles: str | None = None):
 
 def scale() -> tuple[float, float] | None:
   """The value of --scale; None where it is not given."""
-  return None if _SCALE.value is None else cli.scale(_SCALE.value)
+  return None if GIVEN.scale is None else cli.scale(GIVEN.scale)
 
 
 def options() -> dict[str, Any]:
   """What `formats.read` is to know of --ratings."""
   from dpmf_jax.ratings import given
 
-  most = _MAX_COUNT.value
+  most = GIVEN.max_count
   default = given.SCALE if most is None else None
   limits = {'scale': scale() or default, 'max_count': most}
   return limits | reading.options()
@@ -102,9 +95,9 @@ def _read(path: str, **options: Any):
     processes.check_same({'files of ratings': [str(part) for part in parts]})
     if len(parts) >= among.total:
       return formats.read(path, among=among, **options)
-  if _CACHE.value == 'none':
+  if GIVEN.ratings_cache == 'none':
     return processes.owned(formats.read(path, **options))
-  folder = Path(_CACHE.value or files.cache_folder() / 'tables')
+  folder = Path(GIVEN.ratings_cache or files.cache_folder() / 'tables')
   say = lambda line: print(line, file=sys.stderr)
   table = kept.read(path, folder.expanduser(), say=say, **options)
   return processes.owned(table)

@@ -4,59 +4,48 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, Literal
 
 from absl import flags
 
+from dpmf_jax.commands import declaring
 from dpmf_jax.ratings import specification
 from dpmf_jax.ratings.specification import AskedEpsilons
 from dpmf_jax.ratings.table import Ratings
 
-_COLUMN = flags.DEFINE_string(
-  'epsilon_column',
-  None,
-  'personalized: column of --ratings with the epsilon of each rating.',
-)
-_FILE = flags.DEFINE_string(
-  'epsilon_file',
-  None,
-  'personalized: a file of user,epsilon; every rating has that of its user.',
-)
-_SPECIFICATION = flags.DEFINE_enum(
-  'specification',
-  None,
-  ['fractions'],
-  'personalized: fractions draws three groups of ratings, as published.',
-)
-_THRESHOLD = flags.DEFINE_string(
-  'threshold',
-  None,
-  'personalized: the epsilon that noise is made for (t), in place of '
-  '--epsilon: a number, or mean, max or best of what --specification or '
-  '--epsilon_file lets be asked for. best balances noise against ratings that '
-  'are used less; no rule looks at ratings.',
-)
-_FRACTIONS = {
-  name: flags.DEFINE_float(
-    name, default, f'fractions: {specification.FRACTIONS[name]}'
-  )
-  for name, default in specification.Fractions._field_defaults.items()
-}
+
+class _Declared:
+  """Which epsilon each rating is to have.
+
+  Attributes:
+    epsilon_column: personalized: column of --ratings with the epsilon of each
+      rating.
+    epsilon_file: personalized: a file of user,epsilon; every rating has that of
+      its user.
+    specification: personalized: fractions draws three groups of ratings, as
+      published.
+    threshold: personalized: the epsilon that noise is made for (t), in place of
+      --epsilon: a number, or mean, max or best of what --specification or
+      --epsilon_file lets be asked for. best balances noise against ratings that
+      are used less; no rule looks at ratings.
+  """
+
+  epsilon_column: str | None = None
+  epsilon_file: str | None = None
+  specification: Literal['fractions'] | None = None
+  threshold: str | None = None
+
+
+_FLAGS = declaring.define(_Declared)
+_FRACTIONS = specification.Fractions._field_defaults
+for _name, _default in _FRACTIONS.items():
+  _text = f'fractions: {specification.FRACTIONS[_name]}'
+  declaring.flag(_name, float, _text, default=_default)
 _SEED = flags.DEFINE_integer(
   'specification_seed', 0, 'fractions: public seed of the groups.'
 )
-
-FLAGS = tuple(
-  flag.name
-  for flag in (
-    _COLUMN,
-    _FILE,
-    _SPECIFICATION,
-    _THRESHOLD,
-    *_FRACTIONS.values(),
-    _SEED,
-  )
-)
+_SOURCES = 'epsilon_column', 'epsilon_file', 'specification'
+FLAGS = (*_SOURCES, 'threshold', *_FRACTIONS, _SEED.name)
 
 
 def check(
@@ -74,13 +63,12 @@ def check(
     path: the file of ratings, or None.
     epsilon: --epsilon, or None.
   """
-  if _THRESHOLD.value is not None:
+  if _FLAGS.threshold is not None:
     _check_threshold(system, personalized, epsilon)
-  sources = (_COLUMN, _FILE, _SPECIFICATION)
-  given = [flag.name for flag in sources if flag.value is not None]
-  for flag in (*_FRACTIONS.values(), _SEED):
-    if flag.present and _SPECIFICATION.value != 'fractions':
-      raise ValueError(f'--{flag.name} needs --specification=fractions')
+  given = [name for name in _SOURCES if flags.FLAGS[name].value is not None]
+  for name in (*_FRACTIONS, _SEED.name):
+    if declaring.present(name) and _FLAGS.specification != 'fractions':
+      raise ValueError(f'--{name} needs --specification=fractions')
   if not given:
     if personalized:
       raise ValueError(
@@ -96,7 +84,7 @@ def check(
     )
   if len(given) > 1:
     raise ValueError(f'pass only one of --{" and --".join(given)}')
-  if _COLUMN.value is not None and path is None:
+  if _FLAGS.epsilon_column is not None and path is None:
     raise ValueError('--epsilon_column is a column of --ratings=FILE')
 
 
@@ -113,12 +101,12 @@ def _check_threshold(
   rule = _rule()
   if isinstance(rule, float):
     return
-  if _COLUMN.value is not None:
+  if _FLAGS.epsilon_column is not None:
     raise ValueError(
       f'--threshold={rule} with --epsilon_column would tell which ratings '
       'there are: pass a number that was chosen without looking at them'
     )
-  if _FILE.value is None and _SPECIFICATION.value is None:
+  if _FLAGS.epsilon_file is None and _FLAGS.specification is None:
     raise ValueError(
       f'--threshold={rule} needs --epsilon_file or --specification'
     )
@@ -126,7 +114,7 @@ def _check_threshold(
 
 def _rule() -> Any:
   """The rule that --threshold names, or its number."""
-  words = _THRESHOLD.value or ''
+  words = _FLAGS.threshold or ''
   if words in ('mean', 'max', 'best'):
     return words
   try:
@@ -142,9 +130,9 @@ def _rule() -> Any:
 
 def asked() -> AskedEpsilons | None:
   """The public distribution of epsilons; None where only ratings have them."""
-  if _FILE.value is not None:
-    return specification.asked_by_users(_table(_FILE.value))
-  if _SPECIFICATION.value == 'fractions':
+  if _FLAGS.epsilon_file is not None:
+    return specification.asked_by_users(_table(_FLAGS.epsilon_file))
+  if _FLAGS.specification == 'fractions':
     return specification.asked_by_fractions(**_fractions())
   return None
 
@@ -157,7 +145,7 @@ def _table(path: str) -> specification.Column:
 
 def threshold() -> Any:
   """A number, the name of a rule, or None without --threshold."""
-  return None if _THRESHOLD.value is None else _rule()
+  return None if _FLAGS.threshold is None else _rule()
 
 
 def attach(ratings: Ratings, *, path: str | None, **layout: Any) -> Ratings:
@@ -168,14 +156,16 @@ def attach(ratings: Ratings, *, path: str | None, **layout: Any) -> Ratings:
     path: the file that they are from, or None.
     **layout: of that file; see `reading.layout`.
   """
-  if _COLUMN.value is not None:
+  if _FLAGS.epsilon_column is not None:
     assert path is not None  # see `check`
-    return specification.from_column(ratings, path, _COLUMN.value, **layout)
-  if _FILE.value is not None:
-    return specification.from_user_table(
-      ratings, _table(_FILE.value), _FILE.value
+    return specification.from_column(
+      ratings, path, _FLAGS.epsilon_column, **layout
     )
-  if _SPECIFICATION.value == 'fractions':
+  if _FLAGS.epsilon_file is not None:
+    return specification.from_user_table(
+      ratings, _table(_FLAGS.epsilon_file), _FLAGS.epsilon_file
+    )
+  if _FLAGS.specification == 'fractions':
     return specification.from_fractions(
       ratings, seed=_SEED.value, **_fractions()
     )
@@ -185,11 +175,11 @@ def attach(ratings: Ratings, *, path: str | None, **layout: Any) -> Ratings:
 def public() -> dict[str, str]:
   """What a certificate says of the specification: empty if there is none."""
   found = {}
-  if _COLUMN.value is not None:
-    found['specification'] = f'column {_COLUMN.value} of the ratings'
-  elif _FILE.value is not None:
+  if _FLAGS.epsilon_column is not None:
+    found['specification'] = f'column {_FLAGS.epsilon_column} of the ratings'
+  elif _FLAGS.epsilon_file is not None:
     found['specification'] = 'a file of users'
-  elif _SPECIFICATION.value == 'fractions':
+  elif _FLAGS.specification == 'fractions':
     shown = _fractions() | {'seed': _SEED.value}
     words = (f'{name} {value:g}' for name, value in shown.items())
     found['specification'] = f'fractions: {", ".join(words)}'
@@ -197,4 +187,4 @@ def public() -> dict[str, str]:
 
 
 def _fractions() -> dict[str, Any]:
-  return {name: flag.value for name, flag in _FRACTIONS.items()}
+  return {name: flags.FLAGS[name].value for name in _FRACTIONS}

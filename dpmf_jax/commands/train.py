@@ -55,8 +55,9 @@ import contextlib
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from absl import flags
 
@@ -64,6 +65,7 @@ from dpmf_jax import plans
 from dpmf_jax.commands import (
   cli,
   compiled,
+  declaring,
   ledgers,
   plugins,
   reading,
@@ -87,170 +89,115 @@ _SYSTEM = flags.DEFINE_enum(
   '(plans/auto.py). sdmf and sdfm with --variant=sound are local_mf, '
   'sdbpr is local_ranking.\n' + settings.SYSTEM_HELP,
 )
-_TASK = flags.DEFINE_enum(
-  'task',
-  None,
-  ['rating', 'ranking'],
-  'What --system=auto is to learn: ratings, the default where there are any, '
-  'or which items come first.',
-)
-_VARIANT = settings.define_variant()
-_DELTA = flags.DEFINE_float(
-  'delta', None, 'Delta of the guarantee; 1e-6 by default.'
-)
-_ATTRIBUTES = flags.DEFINE_bool(
-  'attributes',
-  False,
-  'sdfm: use genres, age, gender and occupation, which are then public, from '
-  'the folder of --dataset=ml-100k or ml-1m.',
-)
 
-_TITLES = flags.DEFINE_string(
-  'titles', None, 'A file with item titles for --ratings (movies.dat, u.item).'
-)
-_ITEM_IDS = flags.DEFINE_string(
-  'item_ids',
-  None,
-  'A file with the id of every item there is, rated or not, one on each line, '
-  'made without looking at the ratings. Without it that an item has a rating '
-  'at all is not protected.',
-)
-_USER_IDS = flags.DEFINE_string(
-  'user_ids',
-  None,
-  'The same for users. Without it that a user has a rating at all is not '
-  'protected, or, where whole users are, how many there are.',
-)
-_NUM_USERS = flags.DEFINE_integer(
-  'num_users',
-  None,
-  'Where whole users are protected, instead of --user_ids: as many users as '
-  'there may be, a number that was not counted in the ratings.',
-)
-_USER_FEATURES = flags.DEFINE_string(
-  'user_features',
-  None,
-  'objective_pmf and personalized_pmf, sound: a file of user,number,number,... '
-  'with public facts of users, such as age. Never computed from the ratings.',
-)
-_ITEM_FEATURES = flags.DEFINE_string(
-  'item_features',
-  None,
-  'A file of item,number,number,... with public facts of items, such as genres '
-  'and a year, that means of items follow as far as noisy sums say so. For '
-  'auto, power_mf and dpals.',
-)
-_PUBLIC_RATINGS = flags.DEFINE_string(
-  'public_ratings',
-  None,
-  'Ratings that anyone may see, of items with the same titles or ids, which '
-  'items start from: a file in the format and scale of --ratings, a named data '
-  'set, or what --save_prior wrote. They are not protected, and must not be '
-  'taken from the ratings. For auto, power_mf, dpals and ranking_mf.',
-)
-_PUBLIC_TITLES = flags.DEFINE_string(
-  'public_titles', None, 'A file with item titles for --public_ratings.'
-)
-_SAVE_PRIOR = flags.DEFINE_string(
-  'save_prior',
-  None,
-  'Where to write what --public_ratings say of items, so that the next '
-  '--public_ratings can be this file (.safetensors).',
-)
-_OUTPUT = flags.DEFINE_string('output', None, 'Folder to write.', required=True)
-_OVERWRITE = flags.DEFINE_bool(
-  'overwrite', False, 'Replace the run that --output holds.'
-)
-_TEST_FRACTION = flags.DEFINE_float(
-  'test_fraction',
-  None,
-  'Part of the ratings held out to measure accuracy, 0.2 by default; 0 trains '
-  'on all.',
-)
-_SPLIT = flags.DEFINE_enum(
-  'split',
-  'random',
-  ['random', 'last'],
-  'What is held out: random ratings, or the last one of each user, by '
-  'timestamps, which nothing else looks at.',
-)
-_SEED = flags.DEFINE_integer(
-  'seed',
-  None,
-  'FOR EXPERIMENTS: a fixed seed, with which the noise can be removed. '
-  'Without it the key comes from the operating system.',
-)
-_SPLIT_SEED = flags.DEFINE_integer(
-  'split_seed', 0, 'Public seed of the held-out split, and of ties in time.'
-)
-_DEVICES = flags.DEFINE_integer(
-  'devices',
-  None,
-  'Devices to use, in each process; all by default, on a CPU one per core.',
-)
-_COORDINATOR = flags.DEFINE_string(
-  'coordinator',
-  None,
-  'Several processes train together: host:port of the first one, the same in '
-  'all of them; auto where SLURM, Open MPI or a TPU say it all.',
-)
-_NUM_PROCESSES = flags.DEFINE_integer(
-  'num_processes', None, 'How many there are; not with --coordinator=auto.'
-)
-_PROCESS_ID = flags.DEFINE_integer(
-  'process_id', None, 'The number of this one, from 0.'
-)
-_REPORT_EVERY = flags.DEFINE_integer(
-  'report_every', None, 'Steps between reports; 25 reports by default.'
-)
 
-_CURVES = flags.DEFINE_string(
-  'curves',
-  None,
-  'A CSV file for the errors on training and held-out ratings after each round '
-  'that is reported, written while it trains. Not private: for you alone.',
-)
-_TENSORBOARD = flags.DEFINE_string(
-  'tensorboard',
-  None,
-  'A folder for the same, for TensorBoard, such as logs/mine. It needs '
-  'tensorboardX, or torch with tensorboard. Not private either.',
-)
-_CHECKPOINT_SECONDS = flags.DEFINE_float(
-  'checkpoint_seconds',
-  5.0,
-  'Least time between two checkpoints; an interrupted run goes on from the '
-  'last one.',
-)
+class _Declared(settings.Variant):
+  """What to train, on what, and what to write.
 
-_RANKING_K = flags.DEFINE_list(
-  'ranking_k',
-  None,
-  'Lengths of lists, such as 10 or 5,10: metrics.json then has Recall, NDCG, '
-  'MAP, MRR and AUC of the held-out ratings over all items, too.',
-)
-_RANKING_THRESHOLD = flags.DEFINE_float(
-  'ranking_threshold',
-  None,
-  'The least rating that counts as relevant in these. By default all do, or '
-  'those in the upper third of the scale where a ranking is learned from '
-  'ratings.',
-)
+  Attributes:
+    task: What --system=auto is to learn: ratings, the default where there are
+      any, or which items come first.
+    delta: Delta of the guarantee; 1e-6 by default.
+    attributes: sdfm: use genres, age, gender and occupation, which are then
+      public, from the folder of --dataset=ml-100k or ml-1m.
+    titles: A file with item titles for --ratings (movies.dat, u.item).
+    item_ids: A file with the id of every item there is, rated or not, one on
+      each line, made without looking at the ratings. Without it that an item
+      has a rating at all is not protected.
+    user_ids: The same for users. Without it that a user has a rating at all is
+      not protected, or, where whole users are, how many there are.
+    num_users: Where whole users are protected, instead of --user_ids: as many
+      users as there may be, a number that was not counted in the ratings.
+    user_features: objective_pmf and personalized_pmf, sound: a file of
+      user,number,number,... with public facts of users, such as age. Never
+      computed from the ratings.
+    item_features: A file of item,number,number,... with public facts of items,
+      such as genres and a year, that means of items follow as far as noisy sums
+      say so. For auto, power_mf and dpals.
+    public_ratings: Ratings that anyone may see, of items with the same titles
+      or ids, which items start from: a file in the format and scale of
+      --ratings, a named data set, or what --save_prior wrote. They are not
+      protected, and must not be taken from the ratings. For auto, power_mf,
+      dpals and ranking_mf.
+    public_titles: A file with item titles for --public_ratings.
+    save_prior: Where to write what --public_ratings say of items, so that the
+      next --public_ratings can be this file (.safetensors).
+    output: Folder to write.
+    overwrite: Replace the run that --output holds.
+    test_fraction: Part of the ratings held out to measure accuracy, 0.2 by
+      default; 0 trains on all.
+    split: What is held out: random ratings, or the last one of each user, by
+      timestamps, which nothing else looks at.
+    seed: FOR EXPERIMENTS: a fixed seed, with which the noise can be removed.
+      Without it the key comes from the operating system.
+    split_seed: Public seed of the held-out split, and of ties in time.
+    devices: Devices to use, in each process; all by default, on a CPU one per
+      core.
+    coordinator: Several processes train together: host:port of the first one,
+      the same in all of them; auto where SLURM, Open MPI or a TPU say it all.
+    num_processes: How many there are; not with --coordinator=auto.
+    process_id: The number of this one, from 0.
+    report_every: Steps between reports; 25 reports by default.
+    curves: A CSV file for the errors on training and held-out ratings after
+      each round that is reported, written while it trains. Not private: for you
+      alone.
+    tensorboard: A folder for the same, for TensorBoard, such as logs/mine. It
+      needs tensorboardX, or torch with tensorboard. Not private either.
+    checkpoint_seconds: Least time between two checkpoints; an interrupted run
+      goes on from the last one.
+    ranking_k: Lengths of lists, such as 10 or 5,10: metrics.json then has
+      Recall, NDCG, MAP, MRR and AUC of the held-out ratings over all items,
+      too.
+    ranking_threshold: The least rating that counts as relevant in these. By
+      default all do, or those in the upper third of the scale where a ranking
+      is learned from ratings.
+    ledger: SQLite file, or postgresql://user@host/database, in which everything
+      spent on this data set is put down; begun at its first use. Keep it, and
+      keep it private.
+    budget_epsilon: The most that all runs in --ledger may cost together, at
+      --delta. Needed at its first use only. unlimited: they are only added up,
+      and the total is not valid if later runs were chosen after seeing earlier
+      ones.
+  """
 
-_LEDGER = flags.DEFINE_string(
-  'ledger',
-  None,
-  'SQLite file, or postgresql://user@host/database, in which everything spent '
-  'on this data set is put down; begun at its first use. Keep it, and keep it '
-  'private.',
-)
-_BUDGET_EPSILON = flags.DEFINE_string(
-  'budget_epsilon',
-  None,
-  'The most that all runs in --ledger may cost together, at --delta. Needed '
-  'at its first use only. unlimited: they are only added up, and the total is '
-  'not valid if later runs were chosen after seeing earlier ones.',
-)
+  task: Literal['rating', 'ranking'] | None = None
+  delta: float | None = None
+  attributes: bool = False
+  titles: str | None = None
+  item_ids: str | None = None
+  user_ids: str | None = None
+  num_users: int | None = None
+  user_features: str | None = None
+  item_features: str | None = None
+  public_ratings: str | None = None
+  public_titles: str | None = None
+  save_prior: str | None = None
+  output: str
+  overwrite: bool = False
+  test_fraction: float | None = None
+  split: Literal['random', 'last'] = 'random'
+  seed: int | None = None
+  split_seed: int = 0
+  devices: int | None = None
+  coordinator: str | None = None
+  num_processes: int | None = None
+  process_id: int | None = None
+  report_every: int | None = None
+  curves: str | None = None
+  tensorboard: str | None = None
+  checkpoint_seconds: float = 5.0
+  ranking_k: Sequence[str] | None = None
+  ranking_threshold: float | None = None
+  ledger: str | None = None
+  budget_epsilon: str | None = None
+
+
+_FLAGS = declaring.define(_Declared)
+# Those that are read here, and not by `dpmf_jax.train`.
+_READ = (
+  'attributes', 'titles', 'item_ids', 'user_ids', 'num_users', 'public_titles',
+  'save_prior', 'seed', 'coordinator', 'num_processes', 'process_id',
+)  # fmt: skip
 
 
 # What --help shows together, and what not every system reads.
@@ -295,7 +242,7 @@ def main(argv) -> int:
   cores = os.cpu_count() or 1
   # One device per core: a chunk of ratings is summed on each.
   jax.config.update(
-    'jax_num_cpu_devices', (coordinator and _DEVICES.value) or cores
+    'jax_num_cpu_devices', (coordinator and _FLAGS.devices) or cores
   )
 
   from dpmf_jax.accounting import ledger
@@ -304,7 +251,7 @@ def main(argv) -> int:
   many = contextlib.nullcontext()
   if coordinator is not None:
     many = processes.joined(
-      coordinator, _NUM_PROCESSES.value, _PROCESS_ID.value, words=cli.line
+      coordinator, _FLAGS.num_processes, _FLAGS.process_id, words=cli.line
     )
   try:
     with many:
@@ -317,12 +264,12 @@ def main(argv) -> int:
 
 def _coordinator() -> str | None:
   """The address of --coordinator; None where this is the only process."""
-  address = _COORDINATOR.value
-  count, number = _NUM_PROCESSES.value, _PROCESS_ID.value
+  address = _FLAGS.coordinator
+  count, number = _FLAGS.num_processes, _FLAGS.process_id
   if address in (None, 'auto'):
-    for flag in (_NUM_PROCESSES, _PROCESS_ID):
-      if flag.value is not None:
-        raise ValueError(f'--{flag.name} needs --coordinator=HOST:PORT')
+    for name, value in (('num_processes', count), ('process_id', number)):
+      if value is not None:
+        raise ValueError(f'--{name} needs --coordinator=HOST:PORT')
     return address
   if not re.fullmatch(r'.+:\d+', address):
     raise ValueError(f'--coordinator={address} must be HOST:PORT, or auto')
@@ -351,10 +298,10 @@ def _train() -> None:
   if not processes.first():
     return
   print(f'\n{run}')
-  if _LEDGER.value is not None:
-    print(f'\n{ledger.summary(_LEDGER.value)}')
-    print(f'its last hash is {ledger.statement(_LEDGER.value)["head"]}')
-  folder = Path(_OUTPUT.value)
+  if _FLAGS.ledger is not None:
+    print(f'\n{ledger.summary(_FLAGS.ledger)}')
+    print(f'its last hash is {ledger.statement(_FLAGS.ledger)["head"]}')
+  folder = Path(_FLAGS.output)
   written = [name for name in folders.OUTPUTS if (folder / name).exists()]
   print(f'\nwritten to {folder}/: {", ".join(written)}, private/')
 
@@ -368,9 +315,11 @@ def _shared_flags() -> list[flags.Flag]:
 
 def _arguments() -> dict[str, Any]:
   """The flags as arguments of `dpmf_jax.train`."""
+  from dpmf_jax import files
+  from dpmf_jax.ratings import attributes
   from dpmf_jax.ratings.table import with_public_ids
 
-  if _SEED.value is not None and _LEDGER.value is not None:
+  if _FLAGS.seed is not None and _FLAGS.ledger is not None:
     raise ValueError(
       '--seed is for experiments: noise that whoever knows the seed can remove '
       'is no protection that a --ledger could count; leave one of them out'
@@ -380,87 +329,66 @@ def _arguments() -> dict[str, Any]:
   specifications.check(
     system=asked_for,
     personalized=personalized,
-    path=sources.RATINGS.value,
+    path=sources.GIVEN.ratings,
     epsilon=_SETTINGS['epsilon'].value,
   )
   ratings = with_public_ids(
     specifications.attach(
-      sources.load(_TITLES.value),
-      path=sources.RATINGS.value,
+      sources.load(_FLAGS.titles),
+      path=sources.GIVEN.ratings,
       **reading.layout(),
     ),
-    users=_ids(_USER_IDS, 'user'),
-    items=_ids(_ITEM_IDS, 'item'),
-    num_users=_NUM_USERS.value,
+    users=_ids(_FLAGS.user_ids, 'user'),
+    items=_ids(_FLAGS.item_ids, 'item'),
+    num_users=_FLAGS.num_users,
   )
-  given = {name: flag.value for name, flag in _SETTINGS.items()}
-  if _ATTRIBUTES.value:
+  passed = declaring.values(_Declared)
+  for name in _READ:
+    del passed[name]
+  passed |= {name: flag.value for name, flag in _SETTINGS.items()}
+  if _FLAGS.attributes:
     if asked_for != 'sdfm':
       raise ValueError('--attributes is for --system=sdfm alone')
-    given['attributes'] = _attributes(ratings)
-  features, hashed = _features(ratings, _USER_FEATURES)
-  item_features, hashed_items = _features(ratings, _ITEM_FEATURES)
-  return given | {
+    passed['attributes'] = _attributes(ratings)
+  public = specifications.public()
+  for name, read in (
+    ('user_features', attributes.read_user_features),
+    ('item_features', attributes.read_item_features),
+  ):
+    if (path := passed[name]) is not None:
+      passed[name] = read(ratings, path)
+      public[name] = f'sha256 {files.sha256(Path(path))}'
+  return passed | {
     'ratings': ratings,
     'scale': sources.scale(),
-    'delta': _DELTA.value,
-    'task': _TASK.value,
     'system': asked_for,
-    'variant': _VARIANT.value,
-    'user_features': features,
-    'item_features': item_features,
     'public_ratings': _prior(),
     'threshold': specifications.threshold(),
     'asked': specifications.asked(),
-    'split': _SPLIT.value,
-    'test_fraction': _TEST_FRACTION.value,
-    'split_seed': _SPLIT_SEED.value,
-    'ranking_k': _cutoffs(),
-    'ranking_threshold': _RANKING_THRESHOLD.value,
-    'key': _SEED.value,
-    'output': _OUTPUT.value,
-    'overwrite': _OVERWRITE.value,
-    'ledger': _LEDGER.value,
-    'budget_epsilon': ledgers.budget(_BUDGET_EPSILON),
-    'devices': _DEVICES.value,
-    'report_every': _REPORT_EVERY.value,
-    'checkpoint_seconds': _CHECKPOINT_SECONDS.value,
-    'curves': _CURVES.value,
-    'tensorboard': _TENSORBOARD.value,
-    'public': specifications.public() | hashed | hashed_items,
+    'ranking_k': [
+      int(word) if word.isdecimal() else word for word in _FLAGS.ranking_k or ()
+    ],
+    'key': _FLAGS.seed,
+    'budget_epsilon': ledgers.budget('budget_epsilon'),
+    'public': public,
   }
 
 
-def _ids(flag: flags.FlagHolder, role: str) -> Any:
+def _ids(path: str | None, role: str) -> Any:
   from dpmf_jax.ratings import formats
 
-  return flag.value and formats.read_ids(flag.value, role)
+  return path and formats.read_ids(path, role)
 
 
 def _attributes(ratings) -> Any:
   from dpmf_jax.ratings import attributes, catalog
 
-  if sources.DATASET.value is None:
+  if sources.GIVEN.dataset is None:
     raise ValueError('--attributes needs --dataset=ml-100k or ml-1m')
   folder = catalog.fetch(
-    sources.DATASET.value, data_dir=sources.DATA_DIR.value, quiet=True
+    sources.GIVEN.dataset, data_dir=sources.GIVEN.data_dir, quiet=True
   )
   return attributes.movielens(ratings, folder)
-
-
-def _features(ratings, flag) -> tuple[Any, dict[str, str]]:
-  """The features that a flag names, and what a certificate says of them."""
-  from dpmf_jax import files
-  from dpmf_jax.ratings import attributes
-
-  path = flag.value
-  if path is None:
-    return None, {}
-  read = {
-    _USER_FEATURES.name: attributes.read_user_features,
-    _ITEM_FEATURES.name: attributes.read_item_features,
-  }[flag.name]
-  return read(ratings, path), {flag.name: f'sha256 {files.sha256(Path(path))}'}
 
 
 def _prior() -> Any:
@@ -468,21 +396,21 @@ def _prior() -> Any:
   from dpmf_jax.ratings import catalog, formats, priors
 
   path, titles, saved = (
-    flag.value for flag in (_PUBLIC_RATINGS, _PUBLIC_TITLES, _SAVE_PRIOR)
-  )
+    _FLAGS.public_ratings, _FLAGS.public_titles, _FLAGS.save_prior,
+  )  # fmt: skip
   if path is None:
-    for flag in (_PUBLIC_TITLES, _SAVE_PRIOR):
-      if flag.value is not None:
-        raise ValueError(f'--{flag.name} needs --public_ratings')
+    for name, value in (('public_titles', titles), ('save_prior', saved)):
+      if value is not None:
+        raise ValueError(f'--{name} needs --public_ratings')
     return None
-  if path in (sources.DATASET.value, sources.RATINGS.value):
+  if path in (sources.GIVEN.dataset, sources.GIVEN.ratings):
     raise ValueError(
       f'--public_ratings={path} are the ratings themselves, which are private: '
       'give others, that anyone may see'
     )
   ratings: Any = path
   if path in catalog.NAMES and not Path(path).exists():
-    ratings = catalog.load(path, data_dir=sources.DATA_DIR.value)
+    ratings = catalog.load(path, data_dir=sources.GIVEN.data_dir)
   elif not path.endswith('.safetensors'):
     ratings = formats.read(
       path,
@@ -493,13 +421,3 @@ def _prior() -> Any:
   if saved is not None:
     priors.save_prior(prior, saved)
   return prior
-
-
-def _cutoffs() -> list[int]:
-  """The values of --ranking_k; none without it."""
-  words = _RANKING_K.value or []
-  if not all(word.isdecimal() for word in words):
-    raise ValueError(
-      f'--ranking_k={",".join(words)} must be numbers of at least 1'
-    )
-  return [int(word) for word in words]

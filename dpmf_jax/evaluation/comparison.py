@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from dpmf_jax import accounting, files
+from dpmf_jax.certificates.rendering import aligned
 from dpmf_jax.evaluation import plots
 from dpmf_jax.types import Guarantee
 
@@ -137,15 +138,7 @@ class Comparison:
   def text(self) -> str:
     """The table for a terminal."""
     head, lines = self.table()
-    widths = [
-      max(map(len, column)) for column in zip(head, *lines, strict=True)
-    ]
-    shown = (
-      '  '.join(
-        cell.ljust(width) for cell, width in zip(line, widths, strict=True)
-      ).rstrip()
-      for line in (head, *lines)
-    )
+    shown = aligned([head, *lines])
     notes = (textwrap.fill(note, 80) for note in self.notes())
     return '\n'.join((textwrap.fill(NOTE, 80), '', *shown, '', *notes))
 

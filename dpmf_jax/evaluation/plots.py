@@ -189,19 +189,12 @@ def epsilon_by_delta(
   # Loss distributions take half a second for each delta.
   slow = 'pld' in accounting.bounds(guarantee_or_event, 0.1)
   x = np.geomspace(least, 0.1, 12 if slow else 41).tolist()
-  points = [bounds_shown(guarantee_or_event, delta) for delta in x]
-  curves = {label: [each[label] for each in points] for label in points[0]}
-  claimed = {}
-  if claim is not None:
-    claimed['claimed by the paper'] = accounting.epsilon(claim, x).tolist()
-  if status == 'claimed':
-    curves, claimed = {}, {'claimed by the paper': [*curves.values()][-1]}
   epsilon_curves(
     path,
     x,
     x_label='delta',
-    curves=curves,
-    claimed=claimed,
+    points=[bounds_shown(guarantee_or_event, delta) for delta in x],
+    claim=None if claim is None else accounting.epsilon(claim, x).tolist(),
     status=status,
     title=title,
   )
@@ -212,17 +205,29 @@ def epsilon_curves(
   x: Sequence[float],
   *,
   x_label: Literal['steps', 'delta'],
-  curves: Mapping[str, Sequence[float]],
-  claimed: Mapping[str, Sequence[float]],
+  points: Sequence[Mapping[str, float]],
+  claim: Sequence[float] | None,
   status: str,
   title: str,
 ) -> None:
   """Writes a PNG of epsilons over `x`, claims apart from what holds.
 
   Claims are dashed and red, and a line under the title says what they are.
-  `status` is that of `curves`: 'proved', or 'stated' by somebody else.
+
+  Args:
+    path: of the picture.
+    x: steps or deltas.
+    x_label: which of them.
+    points: `bounds_shown` at each of `x`.
+    claim: epsilons that a paper claims for the same noise, or None.
+    status: of `points`: 'proved', 'stated' by somebody else, or 'claimed'.
+    title: above the picture.
   """
   axes = axes_of(7, 4.6)
+  curves = {label: [each[label] for each in points] for label in points[0]}
+  if claim is None and status == 'claimed':
+    claim, curves = [*curves.values()][-1], {}
+  claimed = {} if claim is None else {'claimed by the paper': claim}
   for (label, values), colour in zip(
     curves.items(), ('#8fb3d9', '#4079b5', '#173f6b'), strict=False
   ):

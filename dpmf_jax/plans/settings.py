@@ -174,7 +174,7 @@ def _interval(declared: _Declared, kind: type) -> str:
 @functools.cache
 def settings_of(config: type) -> tuple[Setting, ...]:
   """The settings of a config class, in the order of their declaration."""
-  hints, texts = typing.get_type_hints(config), _attributes(config)
+  hints, texts = typing.get_type_hints(config), attributes_of(config)
   return tuple(
     _setting(field, hints[field.name], texts)
     for field in dataclasses.fields(config)
@@ -182,8 +182,8 @@ def settings_of(config: type) -> tuple[Setting, ...]:
   )
 
 
-def _attributes(config: type) -> dict[str, str]:
-  """What docstrings of the class and its bases say of settings."""
+def attributes_of(config: type) -> dict[str, str]:
+  """What docstrings of the class and its bases say of attributes, by name."""
   texts = {}
   for cls in reversed(config.__mro__):
     _, _, section = inspect.cleandoc(cls.__doc__ or '').partition('Attributes:')
@@ -192,24 +192,33 @@ def _attributes(config: type) -> dict[str, str]:
   return texts
 
 
+def kind_of(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
+  """An annotation's class, choices of a `Literal`, and whether None is one."""
+  parts = (hint,)
+  if typing.get_origin(hint) in (typing.Union, types.UnionType):
+    parts = typing.get_args(hint)
+  (kind,) = (part for part in parts if part is not type(None))
+  optional, origin = type(None) in parts, typing.get_origin(kind)
+  if origin is typing.Literal:
+    return str, typing.get_args(kind), optional
+  return origin or kind, (), optional
+
+
 def _setting(
   field: dataclasses.Field, hint: Any, texts: dict[str, str]
 ) -> Setting:
   declared: _Declared = field.metadata['declared']
-  parts = (hint,)
-  if typing.get_origin(hint) in (typing.Union, types.UnionType):
-    parts = typing.get_args(hint)
-  optional = type(None) in parts
-  (kind,) = (part for part in parts if part is not type(None))
-  choices = declared.choices
-  if typing.get_origin(kind) is typing.Literal:
-    kind, choices = str, choices or typing.get_args(kind)
-  kind = typing.get_origin(kind) or kind
+  kind, choices, optional = kind_of(hint)
   if kind not in (int, float, bool, str, tuple):
     kind = object
-  help = declared.help or texts.get(field.name, '')
   return Setting(
-    field.name, kind, optional, field.default, choices, help, declared
+    field.name,
+    kind,
+    optional,
+    field.default,
+    declared.choices or choices or None,
+    declared.help or texts.get(field.name, ''),
+    declared,
   )
 
 

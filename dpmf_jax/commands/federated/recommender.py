@@ -12,17 +12,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from absl import flags
+from dpmf_jax.commands import declaring
 
-_PLAN = flags.DEFINE_string('plan', None, "The run's plan.")
-_STATE = flags.DEFINE_string('state', None, 'Folder of the recommender alone.')
-_SOCKETS = flags.DEFINE_string('sockets', None, "Folder of workers' sockets.")
-_SEED = flags.DEFINE_integer(
-  'seed', None, 'FOR EXPERIMENTS: a fixed seed, that of the simulator.'
-)
-_TRANSCRIPT = flags.DEFINE_bool(
-  'transcript', False, 'Keep all messages, in --state.'
-)
+
+class _Declared:
+  """Of which run this is the recommender.
+
+  Attributes:
+    plan: The run's plan.
+    state: Folder of the recommender alone.
+    sockets: Folder of workers' sockets.
+    seed: FOR EXPERIMENTS: a fixed seed, that of the simulator.
+    transcript: Keep all messages, in --state.
+  """
+
+  plan: str | None = None
+  state: str | None = None
+  sockets: str | None = None
+  seed: int | None = None
+  transcript: bool = False
+
+
+_FLAGS = declaring.define(_Declared)
 
 
 def run(
@@ -70,14 +81,14 @@ def main(argv) -> int:
   from dpmf_jax.federated.plan import AGGREGATOR
   from dpmf_jax.federated.sockets import local_exchange
 
-  plan_path, state = _PLAN.value, _STATE.value
-  if plan_path is None or state is None or _SOCKETS.value is None:
+  plan_path, state = _FLAGS.plan, _FLAGS.state
+  if plan_path is None or state is None or _FLAGS.sockets is None:
     raise ValueError('--plan, --state and --sockets are needed')
 
   def network(plan, journal):
     del journal
-    paths = {i: f'{_SOCKETS.value}/{i}.sock' for i in range(len(plan.nodes))}
-    paths[AGGREGATOR] = f'{_SOCKETS.value}/aggregator.sock'
+    paths = {i: f'{_FLAGS.sockets}/{i}.sock' for i in range(len(plan.nodes))}
+    paths[AGGREGATOR] = f'{_FLAGS.sockets}/aggregator.sock'
     return local_exchange(paths)
 
   try:
@@ -85,8 +96,8 @@ def main(argv) -> int:
       plan_path,
       state,
       network,
-      seed=_SEED.value,
-      transcript=_TRANSCRIPT.value,
+      seed=_FLAGS.seed,
+      transcript=_FLAGS.transcript,
     )
   except TooFewNodesError as error:
     print(f'stopped: {error}')

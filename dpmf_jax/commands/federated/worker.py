@@ -15,33 +15,39 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
-from absl import flags
+from dpmf_jax.commands import declaring
 
-_PLAN = flags.DEFINE_string('plan', None, "The run's plan.", required=True)
-_ROLE = flags.DEFINE_enum(
-  'role', 'node', ['node', 'aggregator'], 'Which party this is.'
-)
-_NUMBER = flags.DEFINE_integer('number', 0, 'Which node of the plan this is.')
-_RATINGS = flags.DEFINE_string('ratings', None, "The node's own ratings file.")
-_USER_IDS = flags.DEFINE_string(
-  'user_ids', None, "JSON list of the node's user ids, in the plan's order."
-)
-_STATE = flags.DEFINE_string(
-  'state', None, 'Folder of this party alone.', required=True
-)
-_SOCKET = flags.DEFINE_string(
-  'socket', None, 'Unix socket to listen on.', required=True
-)
-_SEED = flags.DEFINE_integer(
-  'seed',
-  None,
-  'FOR EXPERIMENTS: a fixed seed, with which the noise can be removed. '
-  'Without it the key comes from the operating system.',
-)
-_TRANSCRIPT = flags.DEFINE_bool(
-  'transcript', False, 'Keep all messages, in --state.'
-)
+
+class _Declared:
+  """Which party this is, and what it has.
+
+  Attributes:
+    plan: The run's plan.
+    role: Which party this is.
+    number: Which node of the plan this is.
+    ratings: The node's own ratings file.
+    user_ids: JSON list of the node's user ids, in the plan's order.
+    state: Folder of this party alone.
+    socket: Unix socket to listen on.
+    seed: FOR EXPERIMENTS: a fixed seed, with which the noise can be removed.
+      Without it the key comes from the operating system.
+    transcript: Keep all messages, in --state.
+  """
+
+  plan: str
+  role: Literal['node', 'aggregator'] = 'node'
+  number: int = 0
+  ratings: str | None = None
+  user_ids: str | None = None
+  state: str
+  socket: str
+  seed: int | None = None
+  transcript: bool = False
+
+
+_FLAGS = declaring.define(_Declared)
 
 
 def own_ratings(plan, number: int, path: str, users_path: str):
@@ -73,16 +79,16 @@ def handler(plan, journal):
   """(question) -> answer of the party that the flags name."""
   from dpmf_jax.federated import parties
 
-  if _ROLE.value == 'aggregator':
-    return parties.aggregator(plan, _STATE.value, journal)
-  number = _NUMBER.value
+  if _FLAGS.role == 'aggregator':
+    return parties.aggregator(plan, _FLAGS.state, journal)
+  number = _FLAGS.number
   if not 0 <= number < len(plan.nodes):
     raise ValueError(f'--number={number} must be below {len(plan.nodes)}')
-  if _RATINGS.value is None or _USER_IDS.value is None:
+  if _FLAGS.ratings is None or _FLAGS.user_ids is None:
     raise ValueError('--ratings and --user_ids are missing')
-  ratings = own_ratings(plan, number, _RATINGS.value, _USER_IDS.value)
+  ratings = own_ratings(plan, number, _FLAGS.ratings, _FLAGS.user_ids)
   return parties.node(
-    plan, number, _STATE.value, ratings, journal, seed=_SEED.value
+    plan, number, _FLAGS.state, ratings, journal, seed=_FLAGS.seed
   )
 
 
@@ -92,8 +98,8 @@ def main(argv) -> None:
   from dpmf_jax.federated.journal import journal
   from dpmf_jax.federated.plan import read_plan
 
-  folder = Path(_STATE.value)
+  folder = Path(_FLAGS.state)
   folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-  book = journal(folder, transcript=_TRANSCRIPT.value)
+  book = journal(folder, transcript=_FLAGS.transcript)
   book.log('started', process=os.getpid())
-  sockets.serve(_SOCKET.value, handler(read_plan(_PLAN.value), book))
+  sockets.serve(_FLAGS.socket, handler(read_plan(_FLAGS.plan), book))
