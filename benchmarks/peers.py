@@ -231,13 +231,9 @@ def cmfrec(train: Ratings, seed: int, **settings: Any) -> Predicted:
 def cmfrec_lists(train: Ratings, seed: int) -> Release:
   from cmfrec import CMF_implicit  # pyright: ignore
 
+  own = {'k': RANK, 'lambda_': RIDGE, 'alpha': ALPHA}
   model = CMF_implicit(
-    k=RANK,
-    lambda_=RIDGE,
-    alpha=ALPHA,
-    nthreads=THREADS,
-    random_state=seed,
-    verbose=False,
+    nthreads=THREADS, random_state=seed, verbose=False, **own
   )
   model.fit(_clicks(train))
   return Release(Factors(model.A_, model.B_), np.float32(0))
@@ -295,27 +291,18 @@ def _lenskit_scores(model: Any) -> Predicted:
 def implicit_als(train: Ratings, seed: int) -> Release:
   from implicit.als import AlternatingLeastSquares  # pyright: ignore
 
-  model = AlternatingLeastSquares(
-    factors=RANK,
-    regularization=RIDGE,
-    alpha=ALPHA,
-    use_gpu=False,
-    num_threads=THREADS,
-    random_state=seed,
-  )
-  return _of_implicit(model, train)
+  own = {'factors': RANK, 'regularization': RIDGE, 'alpha': ALPHA}
+  return _of_implicit(AlternatingLeastSquares, train, seed, **own)
 
 
 def implicit_bpr(train: Ratings, seed: int) -> Release:
   from implicit.bpr import BayesianPersonalizedRanking  # pyright: ignore
 
-  model = BayesianPersonalizedRanking(
-    use_gpu=False, num_threads=THREADS, random_state=seed
-  )
-  return _of_implicit(model, train)
+  return _of_implicit(BayesianPersonalizedRanking, train, seed)
 
 
-def _of_implicit(model: Any, train: Ratings) -> Release:
+def _of_implicit(kind: Any, train: Ratings, seed: int, **own: Any) -> Release:
+  model = kind(use_gpu=False, num_threads=THREADS, random_state=seed, **own)
   model.fit(_clicks(train).tocsr(), show_progress=False)
   return Release(Factors(model.user_factors, model.item_factors), np.float32(0))
 

@@ -81,11 +81,10 @@ def measured(files: str) -> dict[str, Any]:
   import jax
 
   jax.config.update('jax_num_cpu_devices', 2)
+  from benchmarks.private_steps import block_arguments, private_system
   from dpmf_jax import training
-  from dpmf_jax.plans.gaussian_mf import GaussianMFConfig
   from dpmf_jax.ratings.formats import read
-  from dpmf_jax.rows import device_mesh, put_replicated, training_data
-  from dpmf_jax.systems.gaussian_mf import gaussian_mf
+  from dpmf_jax.rows import device_mesh, training_data
 
   mesh, before = device_mesh(2), ingest.memory('VmRSS')
   peak = lambda: ingest.memory('VmHWM') - before
@@ -102,26 +101,14 @@ def measured(files: str) -> dict[str, Any]:
     'layout_peak': peak(),
     'device_bytes': sum(leaf.nbytes for leaf in jax.tree.leaves(data)),
   }
-  system = gaussian_mf(
-    GaussianMFConfig(
-      variant='sound',
-      relation='add_remove',
-      scale=(1.0, 5.0),
-      delta=1e-6,
-      noise_multiplier=50.0,
-      rank=RANK,
-      steps=STEPS,
-      step_size=1e-4,
-      residual_bound=1.0,
-      lattice_bits=9,  # for up to 2M users
-    )
+  # So many bits are for up to 2M users.
+  system = private_system(
+    rank=RANK, steps=STEPS, step_size=1e-4, lattice_bits=9
   )
-  key = jax.random.key(0)
-  state = put_replicated(system.init(key, data), mesh)
+  arguments = block_arguments(system, data)
   seconds = []
   for _ in range(1 + _STEP_ROUNDS.value):
     began = time.perf_counter()
-    arguments = (system.step, key, state, data, 0, STEPS)
     jax.block_until_ready(training._block(*arguments))
     seconds.append((time.perf_counter() - began) / STEPS)
   return figures | {'step_seconds': seconds[1:], 'step_peak': peak()}

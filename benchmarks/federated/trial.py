@@ -21,95 +21,94 @@ import json
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from absl import flags
 
-from dpmf_jax.commands import cli, sources
+from dpmf_jax.commands import cli, declaring, sources
 
 flags.adopt_module_key_flags(sources)
-_SYSTEM = flags.DEFINE_enum(
-  'system', 'sdmf', ['sdmf', 'untrusted_pmf'], 'What to run.'
-)
-_NODES = flags.DEFINE_integer('nodes', 4, 'How many nodes.', lower_bound=1)
-_VARIANT = flags.DEFINE_enum(
-  'variant',
-  'sound',
-  ['sound', 'paper'],
-  'untrusted_pmf: one proved sum, or rounds of gradients as published.',
-)
-_ONLINE = flags.DEFINE_float(
-  'online',
-  None,
-  'untrusted_pmf, paper: chance of a user to be in a round (dynamic users); '
-  'by default all are in every round (static users).',
-)
-_ROUNDS = flags.DEFINE_integer('rounds', 100, 'How many rounds, but for sums.')
-_RANK = flags.DEFINE_integer('rank', 50, 'Number of factors, but for sums.')
-_EPSILON = flags.DEFINE_float('epsilon', 2.0, 'Epsilon; for sdmf its eps_P.')
-_COLLUDERS = flags.DEFINE_integer(
-  'colluders',
-  None,
-  'untrusted_pmf: how many users may collude; by default, and at least, as '
-  'many as the largest node has, since it knows all of their shares of noise.',
-)
-_DROPOUTS = flags.DEFINE_integer(
-  'dropouts',
-  0,
-  'untrusted_pmf: how many users may be missing in the sum; a node that is '
-  'missing takes all of its users with it.',
-)
-_TEST_FRACTION = flags.DEFINE_float(
-  'test_fraction', 0.2, 'Part of the ratings held out to measure accuracy.'
-)
-_SEED = flags.DEFINE_integer(
-  'seed', None, 'FOR EXPERIMENTS: a seed that all parties share.'
-)
-_TRANSPORT = flags.DEFINE_enum(
-  'transport', 'flower', ['flower', 'local'], 'What carries messages.'
-)
-_ATTEMPTS = flags.DEFINE_integer('attempts', 5, 'How often a node is asked.')
-_SECONDS = flags.DEFINE_float('seconds', 120.0, 'Length of an attempt.')
-_KILL = flags.DEFINE_list(
-  'kill',
-  [],
-  'PARTY:ROUND pairs, with a node or aggregator: kill it once that many rounds '
-  'are done, and start it again, to see that the run goes on.',
-)
-_TRANSCRIPT = flags.DEFINE_bool(
-  'transcript', False, 'Keep all messages, and search them for secrets.'
-)
-_PATIENCE = flags.DEFINE_float(
-  'patience', 900.0, 'Seconds without any progress before the trial gives up.'
-)
-_OUTPUT = flags.DEFINE_string('output', None, 'Folder to write.', required=True)
-_OVERWRITE = flags.DEFINE_bool('overwrite', False, 'Replace what is there.')
+
+
+class _Declared:
+  """What to run, and where.
+
+  Attributes:
+    system: What to run.
+    nodes: How many nodes.
+    variant: untrusted_pmf: one proved sum, or rounds of gradients as published.
+    online: untrusted_pmf, paper: chance of a user to be in a round (dynamic
+      users); by default all are in every round (static users).
+    rounds: How many rounds, but for sums.
+    rank: Number of factors, but for sums.
+    epsilon: Epsilon; for sdmf its eps_P.
+    colluders: untrusted_pmf: how many users may collude; by default, and at
+      least, as many as the largest node has, since it knows all of their shares
+      of noise.
+    dropouts: untrusted_pmf: how many users may be missing in the sum; a node
+      that is missing takes all of its users with it.
+    test_fraction: Part of the ratings held out to measure accuracy.
+    seed: FOR EXPERIMENTS: a seed that all parties share.
+    transport: What carries messages.
+    attempts: How often a node is asked.
+    seconds: Length of an attempt.
+    kill: PARTY:ROUND pairs, with a node or aggregator: kill it once that many
+      rounds are done, and start it again, to see that the run goes on.
+    transcript: Keep all messages, and search them for secrets.
+    patience: Seconds without any progress before the trial gives up.
+    output: Folder to write.
+    overwrite: Replace what is there.
+  """
+
+  system: Literal['sdmf', 'untrusted_pmf'] = 'sdmf'
+  nodes: Annotated[int, {'lower_bound': 1}] = 4
+  variant: Literal['sound', 'paper'] = 'sound'
+  online: float | None = None
+  rounds: int = 100
+  rank: int = 50
+  epsilon: float = 2.0
+  colluders: int | None = None
+  dropouts: int = 0
+  test_fraction: float = 0.2
+  seed: int | None = None
+  transport: Literal['flower', 'local'] = 'flower'
+  attempts: int = 5
+  seconds: float = 120.0
+  kill: Sequence[str] = ()
+  transcript: bool = False
+  patience: float = 900.0
+  output: str
+  overwrite: bool = False
+
+
+_FLAGS = declaring.define(_Declared)
 
 
 def _settings() -> dict[str, Any]:
   """The system's settings from the flags."""
-  common: dict[str, Any] = {'epsilon': _EPSILON.value}
-  published = (_SYSTEM.value, _VARIANT.value) == ('untrusted_pmf', 'paper')
-  if _ONLINE.value is not None and not published:
+  common: dict[str, Any] = {'epsilon': _FLAGS.epsilon}
+  published = (_FLAGS.system, _FLAGS.variant) == ('untrusted_pmf', 'paper')
+  if _FLAGS.online is not None and not published:
     raise ValueError('--online is for --system=untrusted_pmf --variant=paper')
-  if _SYSTEM.value == 'sdmf':
-    return common | {'rank': _RANK.value, 'steps': _ROUNDS.value}
-  if _VARIANT.value == 'paper':
-    if _ONLINE.value is not None:
-      common |= {'attendance': 'dynamic', 'online': _ONLINE.value}
+  if _FLAGS.system == 'sdmf':
+    return common | {'rank': _FLAGS.rank, 'steps': _FLAGS.rounds}
+  if _FLAGS.variant == 'paper':
+    if _FLAGS.online is not None:
+      common |= {'attendance': 'dynamic', 'online': _FLAGS.online}
     return common | {
       'variant': 'paper',
       'relation': 'replace',
-      'rank': _RANK.value,
-      'rounds': _ROUNDS.value,
+      'rank': _FLAGS.rank,
+      'rounds': _FLAGS.rounds,
     }
-  if _COLLUDERS.value is not None:
-    common['colluders'] = _COLLUDERS.value
+  if _FLAGS.colluders is not None:
+    common['colluders'] = _FLAGS.colluders
   return common | {
     'variant': 'sound',
     'relation': 'add_remove',
-    'dropouts': _DROPOUTS.value,
+    'dropouts': _FLAGS.dropouts,
   }
 
 
@@ -121,20 +120,20 @@ def main(argv) -> int:
   from dpmf_jax.federated.journal import bytes_table, read_log
   from dpmf_jax.ratings.splits import random_split
 
-  folder = Path(_OUTPUT.value).resolve()
-  if folder.exists() and not _OVERWRITE.value:
+  folder = Path(_FLAGS.output).resolve()
+  if folder.exists() and not _FLAGS.overwrite:
     raise ValueError(f'{folder} exists; pass --overwrite to replace it')
   if folder.exists() and not (folder / 'plan.json').exists():
     raise ValueError(f'{folder} is not the folder of a trial: left alone')
   kills = _kills()
-  train, test = random_split(sources.load(), _TEST_FRACTION.value, seed=0)
+  train, test = random_split(sources.load(), _FLAGS.test_fraction, seed=0)
   plan = preparation.planned(
     train,
-    system=_SYSTEM.value,
-    nodes=_NODES.value,
+    system=_FLAGS.system,
+    nodes=_FLAGS.nodes,
     settings=_settings(),
-    attempts=_ATTEMPTS.value,
-    seconds=_SECONDS.value,
+    attempts=_FLAGS.attempts,
+    seconds=_FLAGS.seconds,
   )
   if folder.exists():
     shutil.rmtree(folder)
@@ -149,9 +148,9 @@ def main(argv) -> int:
     settings = parties.Settings(
       folder=folder,
       sockets=Path(sockets),
-      flower=_TRANSPORT.value == 'flower',
-      seed=_SEED.value,
-      transcript=_TRANSCRIPT.value,
+      flower=_FLAGS.transport == 'flower',
+      seed=_FLAGS.seed,
+      transcript=_FLAGS.transcript,
     )
     parties.start_all(running, plan, settings)
     done = _watched(running, plan, settings, kills)
@@ -159,7 +158,7 @@ def main(argv) -> int:
   report = {
     'note': 'computed from the ratings without noise, by the trial',
     'system': plan.system,
-    'transport': _TRANSPORT.value,
+    'transport': _FLAGS.transport,
     'nodes': len(plan.nodes),
     'finished': done,
     'seconds': round(time.monotonic() - began, 3),
@@ -169,8 +168,8 @@ def main(argv) -> int:
   if plan.sums:
     report['privacy'] = _privacy(plan)
   if done:
-    report |= results.accuracy(folder, plan, train, test, seed=_SEED.value)
-  if done and _TRANSCRIPT.value:
+    report |= results.accuracy(folder, plan, train, test, seed=_FLAGS.seed)
+  if done and _FLAGS.transcript:
     report['transcript'] = transcripts.transcript_findings(
       folder, plan, train, results.states_of_nodes(folder, plan)
     )
@@ -194,9 +193,9 @@ def _privacy(plan) -> dict[str, Any]:
 
 def _kills() -> list[tuple[str, int]]:
   """(party, round) of those to kill, in order of rounds."""
-  names = ['aggregator', *(str(i) for i in range(_NODES.value))]
+  names = ['aggregator', *(str(i) for i in range(_FLAGS.nodes))]
   found = []
-  for word in _KILL.value:
+  for word in _FLAGS.kill:
     party, _, round = word.partition(':')
     if party not in names or not round.isdigit():
       raise ValueError(
@@ -219,7 +218,7 @@ def _watched(running, plan, settings, kills) -> bool:
   state = settings.folder / 'recommender' / 'state'
   seen, done, moved = 0, 0, time.monotonic()
   with tqdm.tqdm(total=rounds, unit='round') as bar:
-    while time.monotonic() - moved < _PATIENCE.value:
+    while time.monotonic() - moved < _FLAGS.patience:
       time.sleep(0.3)
       # What ended is looked at first, so that its last lines are in the log.
       ended = running.ended()
@@ -235,11 +234,11 @@ def _watched(running, plan, settings, kills) -> bool:
           print(f'the recommender failed: {line["why"]}')
           return False
       if ended:
-        raise RuntimeError(ended)
+        running.check()  # which raises, and says what ended
       seen = len(log)
       if kills and log and done >= kills[0][1]:
         parties.restart(running, settings, kills.pop(0)[0])
-  print(f'nothing happened for {_PATIENCE.value:g} seconds')
+  print(f'nothing happened for {_FLAGS.patience:g} seconds')
   return False
 
 
