@@ -3,9 +3,6 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 SITE ?= site
-# Tests mostly compile: what one of them has, others and later runs need not.
-export JAX_COMPILATION_CACHE_DIR ?= $(abspath $(VENV))/compiled
-export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 
 .PHONY: demo test test-slow test-all lint types docs docs-serve bench clean help
 

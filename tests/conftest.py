@@ -3,15 +3,23 @@
 import gc
 import itertools
 import os
-import shutil
 import signal
-import tempfile
+import sys
 import uuid
 from pathlib import Path
 
 # Before JAX starts: catch reused keys, and have devices to shard over.
 os.environ.setdefault('JAX_DEBUG_KEY_REUSE', '1')
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+# Tests mostly compile: what one of them has, others and later runs need not.
+# In the virtual environment, or where make would have it.
+os.environ.setdefault(
+  'JAX_COMPILATION_CACHE_DIR',
+  f'{sys.prefix}/compiled'
+  if sys.prefix != sys.base_prefix
+  else str(Path(__file__).parents[1] / '.venv' / 'compiled'),
+)
+os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
 
 import forks
 import hypothesis
@@ -26,23 +34,16 @@ hypothesis.settings.register_profile('patient', deadline=None)
 hypothesis.settings.load_profile('patient')
 
 
+def pytest_collection_modifyitems(items):
+  """What takes a minute first, so that no worker is left alone with it."""
+  items.sort(key=lambda item: item.get_closest_marker('long') is None)
+
+
 def pytest_collection_finish():
   """The collector took a tenth of tests' time, mostly on what imports made."""
   gc.collect()
   gc.freeze()
   gc.set_threshold(10_000)
-
-
-def pytest_configure(config):
-  """What one test, worker or script has compiled, the others need not."""
-  if 'JAX_COMPILATION_CACHE_DIR' in os.environ:  # as in xdist's workers
-    return
-  folder = tempfile.mkdtemp(prefix='dpmf-compiled-')
-  config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-  os.environ['JAX_COMPILATION_CACHE_DIR'] = folder
-  os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.0'
-  jax.config.update('jax_compilation_cache_dir', folder)
-  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
 
 
 _tests = itertools.count(1)

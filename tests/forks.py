@@ -9,6 +9,7 @@ import atexit
 import functools
 import gc
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -138,8 +139,12 @@ def _import_everything() -> None:
     path = getattr(found, '__path__', ())
     for module in pkgutil.walk_packages(path, f'{room.name}.'):
       importlib.import_module(module.name)
-  for name in ('jsonschema', 'matplotlib.backends.backend_agg', 'scipy.stats'):
+  for name in ('jsonschema', 'matplotlib.figure', 'scipy.stats'):
     importlib.import_module(name)
+  # The first picture looks for fonts.
+  from dpmf_jax.evaluation import plots
+
+  plots.learning_curve(io.BytesIO(), [], {'mean': 1.0}, title='')
 
 
 if __name__ == '__main__':

@@ -27,6 +27,7 @@ def test_readers_and_decoders(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_all_of_them_for_longer(tmp_path):
   check(fuzz.targets(tmp_path), range(20, 600), tmp_path)
 

@@ -85,7 +85,9 @@ def strict_no_more(monkeypatch):
 @pytest.mark.parametrize(
   'name',
   [
-    pytest.param(name, marks=[] if name == QUICK else [pytest.mark.slow])
+    pytest.param(
+      name, marks=() if name == QUICK else (pytest.mark.slow, pytest.mark.long)
+    )
     for name in SAID
   ],
 )

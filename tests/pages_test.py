@@ -91,6 +91,7 @@ def run_python(code, names, folder):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize('page', PAGES)
 def test_what_a_page_shows_runs(page, folder, monkeypatch, capfd):
   monkeypatch.setattr(os, 'environ', os.environ.copy())

@@ -175,7 +175,9 @@ def test_a_product_does_not_depend_on_its_slot(rank):
     np.testing.assert_array_equal(found, count * one)
 
 
-@pytest.mark.parametrize('devices', [1, 2])
+@pytest.mark.parametrize(
+  'devices', [1, pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_a_rating_moves_a_long_row_by_its_own_product(devices):
   # With float32 sums the difference was six times the product that is gone.
   users = 80_000

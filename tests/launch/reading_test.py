@@ -39,6 +39,7 @@ def test_a_packed_matrix_is_trained_on_and_served(launch, train, tmp_path):
   assert done.stdout.startswith('user 1\n    1. ')
 
 
+@pytest.mark.slow
 def test_columns_delimiter_and_encoding(train, tmp_path):
   path = tmp_path / 'a.txt'
   text = 'stars who what\n' + ''.join(

@@ -50,10 +50,8 @@ def checked(folder, name, rows):
     assert {axis.metric, base} & {row['metric'] for row in rows}
 
 
-@pytest.mark.parametrize(
-  'name',
-  [FAST[0], *(pytest.param(name, marks=pytest.mark.slow) for name in FAST[1:])],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('name', FAST)
 def test_a_figure_of_each_paper(name, sets, tmp_path):
   checked(tmp_path, name, running.run(FIGURES[name], tmp_path, sets))
 
@@ -88,6 +86,7 @@ def test_what_is_committed_is_what_the_command_writes():
     assert {row['data'] for row in rows} <= set(FIGURES[name].data)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_where_it_was(sets, tmp_path, monkeypatch):
   class Killed(BaseException):
     pass
@@ -124,6 +123,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(sets, tmp_path, monkeypatch):
   assert len(ran) > number
 
 
+@pytest.mark.slow
 def test_another_data_set_leaves_rows_of_the_others(sets, tmp_path):
   first = running.run(STEPS, tmp_path, sets)
   path = tmp_path / f'{STEPS.name}.csv'
@@ -139,6 +139,7 @@ def test_another_data_set_leaves_rows_of_the_others(sets, tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_epsilons_seeds_and_folds_share_a_program(sets):
   splits = sets.splits('synthetic', 'none')
   (case, *_) = FIGURES['pdp/fig5'].cases('quick')
@@ -160,6 +161,7 @@ def test_folds_are_all_of_the_ratings_once(sets):
   )
 
 
+@pytest.mark.slow
 def test_steps_stop_once_the_error_hardly_falls(sets):
   splits = sets.splits('synthetic', 'none')
   (case, *_) = STEPS.cases('quick')

@@ -247,6 +247,7 @@ def test_a_seed_gives_the_same_bits_and_entropy_does_not(
   assert models[0] != (run[0] / 'model.safetensors').read_bytes()
 
 
+@pytest.mark.slow
 def test_paper_variant_releases_users_only(launch, ratings_file, tmp_path):
   done = train(
     launch, ratings_file, tmp_path / 'run', '--variant=paper', '--steps=5',
@@ -307,15 +308,13 @@ def test_a_rank_that_is_chosen_is_stated(launch, ratings_file, tmp_path):
   assert leaves['factors/item'].shape == (50, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'flags',
   [
-    pytest.param(
-      ['--system=sdmf', '--variant=paper', '--steps=2', '--rank=4'],
-      marks=pytest.mark.slow,
-    ),
+    ['--system=sdmf', '--variant=paper', '--steps=2', '--rank=4'],
     ['--system=local_mf', '--levels=1', '--levels=5', '--rank=0'],
-    pytest.param(['--system=untrusted_pmf'], marks=pytest.mark.slow),
+    ['--system=untrusted_pmf'],
   ],
   ids=lambda flags: flags[0],
 )
@@ -333,6 +332,7 @@ def test_systems_with_clients_say_what_is_sent(
     assert sent == {'bytes_down': 800, 'bytes_up': up}
 
 
+@pytest.mark.slow
 def test_nonprivate_has_no_epsilon(launch, ratings_file, tmp_path):
   done = train(
     launch,
@@ -349,6 +349,7 @@ def test_nonprivate_has_no_epsilon(launch, ratings_file, tmp_path):
   assert read(tmp_path / 'run' / 'metrics.json')['test_rmse'] is None
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_to_the_same_bits(
   launch, launch_killed, ratings_file, tmp_path
 ):
@@ -404,6 +405,7 @@ def personalized(launch, path, output, *flags):
   return done, read(output / 'certificate.json'), read(output / 'metrics.json')
 
 
+@pytest.mark.slow
 def test_a_threshold_comes_from_public_numbers(launch, ratings_file, tmp_path):
   done, document, metrics = personalized(
     launch, ratings_file, tmp_path / 'run', '--specification=fractions',
@@ -543,6 +545,7 @@ def test_public_ratings_are_read_and_kept_as_a_prior(
   assert 'are the ratings themselves' in refused.stderr
 
 
+@pytest.mark.slow
 def test_item_features_are_read_and_named(launch, ratings_file, tmp_path):
   facts, hashed = features_file(tmp_path / 'items.csv', 'item', 50)
   given = '--system=power_mf', '--rank=0', '--epsilon=3'

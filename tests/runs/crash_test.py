@@ -79,7 +79,7 @@ COUNTS = ('steps', 'iterations', 'epochs', 'rounds', 'sweeps')
 
 # Every so many points: all of them take a minute.
 EVERY = pytest.mark.parametrize(
-  'every', [6, pytest.param(1, marks=pytest.mark.slow)]
+  'every', [12, pytest.param(1, marks=(pytest.mark.slow, pytest.mark.long))]
 )
 
 

@@ -264,9 +264,9 @@ def test_an_error_of_one_is_told_to_all(parts, tmp_path):
     2, f'--ratings={tmp_path}/*.csv', *_KILLABLE, f'--output={tmp_path}/run'
   )
   wrong = '1.csv, line 11: rating 6 is outside the scale 1..5'
-  assert found[1][0] == 2
+  assert found[1][0] == 2, found
   assert f'{tmp_path}/{wrong}' in found[1][1]
-  assert found[0][0] == 3
+  assert found[0][0] == 3, found
   assert 'error: process 1 of 2 stopped: ' in found[0][1]
   assert wrong in found[0][1]
 

@@ -59,6 +59,7 @@ def test_scores_of_items_that_a_user_has_not_are_the_paper_s(settings):
   np.testing.assert_allclose(found[new], wanted[new], atol=3e-4)
 
 
+@pytest.mark.slow
 def test_fewer_factors_are_those_that_weigh_most():
   user, item = model_of(EASEConfig(scale=SCALE, rank=4)).factors
   _, whole = model_of(EASEConfig(scale=SCALE)).factors

@@ -104,6 +104,7 @@ def test_sound_noise_is_on_both_gradients_with_its_scale(small_ratings):
     assert_scale(draws, 'norm', std)  # 16,000 to 24,000 draws
 
 
+@pytest.mark.slow
 def test_paper_noise_is_on_the_user_gradient_only(small_ratings):
   config = paper(rank=400, step_size=1.0)
   user, item = noise_of_a_step(config, small_ratings)
@@ -197,10 +198,10 @@ def test_no_state_makes_a_nan_that_tells_who_rated_what(monkeypatch):
   monkeypatch.setattr(module, '_update', lambda *args: args[2:])
   data = training_data(ratings)
   state = without_noise(system.init(jax.random.key(0), data))
+  step = jax.jit(lambda *args: system.step(*args))  # traced anew
   for bad in (jnp.inf, -jnp.inf, jnp.nan, 3e38):
     factors = jax.tree.map(lambda f: f.at[0, 0].set(bad), state.factors)  # noqa: B023
     start = state._replace(factors=factors)
-    step = jax.jit(lambda *args: system.step(*args))  # traced anew
     gradient = step(jax.random.key(0), start, data)
     # The gradients that get noise are finite whatever was released before.
     assert all(np.isfinite(side).all() for side in gradient)

@@ -44,6 +44,7 @@ def test_facts_that_means_follow_are_found_and_others_are_not():
   assert none.evidence < plain.evidence + 3
 
 
+@pytest.mark.slow
 def test_what_is_released_is_made_of_noisy_sums_and_facts(small_ratings):
   config = config_of(
     'power_mf', 'sound', scale=(1, 5), epsilon=1.0, delta=1e-6, rank=0

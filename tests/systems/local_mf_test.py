@@ -79,7 +79,7 @@ def test_answers_are_those_of_each_client_with_a_key_of_its_own():
   clients_key, _ = jax.random.split(jax.random.key(1))
   cells = np.where(table > 0, 1 + (table - 1) * 60, 0).astype(np.uint8)
   for u in range(12):
-    want = records.answers(
+    want = _jitted(records.answers)(
       jax.random.fold_in(clients_key, u),
       jnp.asarray(cells[u]),
       state.hyper.response,
@@ -89,7 +89,7 @@ def test_answers_are_those_of_each_client_with_a_key_of_its_own():
 
 def test_a_changed_record_moves_no_other_answer():
   # The same key: then everything but the cell's own answer must be the same.
-  system = local_mf(config(rank=0, epsilon=8.0))
+  system = local_mf(config(rank=2, epsilon=8.0))
 
   def answers(table):
     data = training_data(ratings_of(table))
@@ -109,7 +109,7 @@ def test_a_changed_record_moves_no_other_answer():
 def test_the_server_reads_nothing_but_answers():
   # Factors are a function of the answers and the server's key.
   data = training_data(ratings_of(a_table()))
-  system = local_mf(config(rank=3))
+  system = local_mf(config(rank=2))
   state, after = stepped(system, jax.random.key(1), data)
   _, server_key = jax.random.split(jax.random.key(1))
   hyper = state.hyper
@@ -118,7 +118,7 @@ def test_the_server_reads_nothing_but_answers():
     after.observed,
     hyper.tables,
     hyper.prior_variance,
-    rank=3,
+    rank=2,
   )
   np.testing.assert_allclose(after.factors.item[:, 0], mean, rtol=1e-5)
   np.testing.assert_allclose(
@@ -127,6 +127,7 @@ def test_the_server_reads_nothing_but_answers():
   np.testing.assert_array_equal(after.factors.item[:, -1], 1)
 
 
+@pytest.mark.slow
 def test_without_lies_means_and_factors_are_those_of_the_ratings():
   # Epsilon 20 on a full low-rank table: means come out, and factors span what
   # is left of the table.
@@ -144,6 +145,7 @@ def test_without_lies_means_and_factors_are_those_of_the_ratings():
   assert abs(first @ top) > 0.98
 
 
+@pytest.mark.slow
 def test_blocks_of_users_do_not_matter(monkeypatch):
   rng = np.random.default_rng(4)
   answers = jnp.asarray(rng.integers(0, 3, (50, 20)), jnp.uint8)

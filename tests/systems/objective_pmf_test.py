@@ -266,8 +266,15 @@ def test_without_noise_items_are_the_shrunk_solution(
   np.testing.assert_array_equal(items[:, -1], 1.0)
 
 
-@pytest.mark.parametrize('relation', ['replace', 'add_remove'])
-@pytest.mark.parametrize('rank', [1, 3])
+@pytest.mark.parametrize(
+  ('rank', 'relation'),
+  [
+    (1, 'replace'),
+    (3, 'add_remove'),
+    pytest.param(1, 'add_remove', marks=pytest.mark.slow),
+    pytest.param(3, 'replace', marks=pytest.mark.slow),
+  ],
+)
 def test_with_noise_items_are_what_the_noisy_sums_give(
   small_ratings, rank, relation
 ):
@@ -288,7 +295,7 @@ def test_with_noise_items_are_what_the_noisy_sums_give(
   assert np.isfinite(found).all()
 
 
-@pytest.mark.parametrize('rank', [1, 3])
+@pytest.mark.parametrize('rank', [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_users_fit_a_ridge_regression_of_their_own(small_ratings, rank):
   features = features_for(small_ratings, rank, size=0.3)
   features = np.ones_like(features) if rank == 1 else features

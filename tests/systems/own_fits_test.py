@@ -155,6 +155,7 @@ def test_nobody_elses_ratings_are_in_a_users_list(run, ratings):
     np.testing.assert_array_equal(found[1], scores[some])
 
 
+@pytest.mark.slow
 def test_nobody_elses_ratings_are_in_a_new_users_vector(run, ratings):
   system, state = run
   release = system.release(state, training_data(ratings))

@@ -29,11 +29,8 @@ SETTINGS = {
 }
 
 
-# What is tested is the same for all; one has less to compile.
-NAMES = [
-  pytest.param(name, marks=() if name == 'power_mf' else pytest.mark.slow)
-  for name in public.NAMES
-]
+# `runs/public_ratings_test.py` has a run that is quicker to compile.
+NAMES = [pytest.param(name, marks=pytest.mark.slow) for name in public.NAMES]
 
 
 @functools.cache

@@ -297,7 +297,7 @@ def test_popularity_alone_has_laplace_noise_and_is_asked_for_once(
   data = training_data(crowd)
   states = [system.init(jax.random.key(0), data)]
   for key in jax.random.split(jax.random.key(1), made.steps):
-    states.append(system.step(key, states[-1], data))
+    states.append(jax.jit(system.step)(key, states[-1], data))
   totals = [np.asarray(state.known.total) for state in states]
   assert (totals[1] != totals[0]).all()
   for total in totals[2:]:
@@ -328,15 +328,18 @@ def test_no_more_items_are_kept_than_are_paid_for(crowd):
   config = settings()
   system = ranking_mf.ranking_mf(config)
   state = system.init(jax.random.key(0), training_data(crowd))
-  for total in (jnp.ones(ITEMS), jnp.arange(ITEMS) // 4, jnp.arange(ITEMS)):
-    known = state.known._replace(total=total * 10.0, precision=jnp.float32(1))
-    found = ranking_mf._scaled(known, state.hyper)
-    kept = found.scale > 0
+  scaled = jax.jit(ranking_mf._scaled)
+  for total in (np.ones(ITEMS), np.arange(ITEMS) // 4, np.arange(ITEMS)):
+    known = state.known._replace(
+      total=jnp.float32(total * 10), precision=jnp.float32(1)
+    )
+    found = scaled(known, state.hyper)
+    kept = np.asarray(found.scale) > 0
     assert 1 - 2e-5 < np.linalg.norm(np.asarray(found.direction, float)) < 1
     assert int(kept.sum()) == config.kept_items
     assert kept[-1] or total[0] == total[-1]
   none = known._replace(total=known.total.at[3].set(jnp.nan))
-  assert not ranking_mf._scaled(none, state.hyper).scale.any()
+  assert not scaled(none, state.hyper).scale.any()
 
 
 @pytest.mark.parametrize('scale', [SCALE, (63.0, 64.0), (-64.0, -63.0)])

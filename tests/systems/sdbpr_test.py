@@ -65,7 +65,9 @@ def sent_part(sign, client, own, public, seed=0):
   return item[item < ITEMS], e[item < ITEMS]
 
 
-@pytest.mark.parametrize('sign', ['true', 'perturbed'])
+@pytest.mark.parametrize(
+  'sign', ['true', pytest.param('perturbed', marks=pytest.mark.slow)]
+)
 def test_the_sign_is_that_of_the_bits_it_is_said_to_come_from(sign):
   client, own, public, bits, rated = one_client()
   item, e = sent_part(sign, client, own, public)

@@ -54,12 +54,19 @@ def literal_all(user, items, shared, x, y):
 
 def test_predictions_are_the_sum_over_all_pairs():
   user, items, shared, (x, y) = made_up()
-  wanted = literal_all(user, items, shared, x, y)
-  sides = fm.side(user, x, shared.user), fm.side(items, y, shared.item)
-  found = fm.predictions(*sides, shared.offset)
+  wanted = jax.jit(literal_all)(user, items, shared, x, y)
+
+  @jax.jit
+  def predictions(user, items, shared, x, y):
+    sides = fm.side(user, x, shared.user), fm.side(items, y, shared.item)
+    return fm.predictions(*sides, shared.offset)
+
+  found = predictions(user, items, shared, x, y)
   np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
   # And so is the inner product of what is released.
-  released = fm.release(Factors(user[None], items), Factors(x[None], y), shared)
+  released = jax.jit(fm.release)(
+    Factors(user[None], items), Factors(x[None], y), shared
+  )
   product = released.factors.item @ released.factors.user[0]
   np.testing.assert_allclose(product, wanted, rtol=1e-4, atol=1e-4)
   assert float(released.offset) == 0
@@ -68,25 +75,34 @@ def test_predictions_are_the_sum_over_all_pairs():
 def test_gradients_are_the_derivatives_of_the_sum_over_all_pairs():
   user, items, shared, (x, y) = made_up()
   rng = np.random.default_rng(1)
-  used = jnp.asarray(rng.random(ITEMS) < 0.6)
-  error = jnp.where(used, jnp.asarray(rng.normal(size=ITEMS), jnp.float32), 0.0)
-  wanted = jax.grad(
-    lambda *weights: error @ literal_all(*weights, x, y), argnums=(0, 1, 2)
+  used = rng.random(ITEMS) < 0.6
+  error = jnp.float32(np.where(used, rng.normal(size=ITEMS), 0.0))
+  count = used.sum().astype(np.float32)
+  wanted = jax.jit(
+    jax.grad(
+      lambda *weights: error @ literal_all(*weights, x, y), argnums=(0, 1, 2)
+    )
   )(user, items, shared)
-  sides = fm.side(user, x, shared.user), fm.side(items, y, shared.item)
-  count, (one, items_side) = used.sum().astype(jnp.float32), sides
-  pulled = error[:, None] * fm.error_vector(one)[None, :]
-  of_items = fm.item_feature_gradients(
-    pulled, used.astype(jnp.float32), items_side, y, shared.item
-  )
-  of_user = fm.user_feature_gradients(
-    error, count, items_side, one, x, shared.user
-  )
-  found = (
-    fm.own_gradient(error, items_side, one),
-    fm.item_gradients(pulled, items_side),
-    fm.Shared(pulled[:, -1].sum(), of_user.gradient, of_items.gradient),
-  )
+
+  @jax.jit
+  def gradients(user, items, shared):
+    one = fm.side(user, x, shared.user)
+    items_side = fm.side(items, y, shared.item)
+    pulled = error[:, None] * fm.error_vector(one)[None, :]
+    of_items = fm.item_feature_gradients(
+      pulled, used.astype(np.float32), items_side, y, shared.item
+    )
+    of_user = fm.user_feature_gradients(
+      error, count, items_side, one, x, shared.user
+    )
+    found = (
+      fm.own_gradient(error, items_side, one),
+      fm.item_gradients(pulled, items_side),
+      fm.Shared(pulled[:, -1].sum(), of_user.gradient, of_items.gradient),
+    )
+    return found, of_user, of_items
+
+  found, of_user, of_items = gradients(user, items, shared)
   jax.tree.map(
     functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-3),
     found,
@@ -94,7 +110,7 @@ def test_gradients_are_the_derivatives_of_the_sum_over_all_pairs():
   )
   np.testing.assert_array_equal(of_user.received, count * (np.asarray(x) != 0))
   np.testing.assert_array_equal(
-    of_items.received, (np.asarray(y)[np.asarray(used)] != 0).sum(axis=0)
+    of_items.received, (np.asarray(y)[used] != 0).sum(axis=0)
   )
 
 
@@ -229,6 +245,7 @@ def test_every_gradient_has_its_noise():
       assert (pvalue > 1e-4) == (factor == 1.0)
 
 
+@pytest.mark.slow
 def test_a_report_holds_no_personal_weights():
   client, own, public = one_client()
   first = reports(client, own, public)[1]

@@ -150,6 +150,7 @@ for name in NAMES:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_second_time_compiles_nothing_and_64_bits_change_no_bit():
   code = TWICE.replace('NAMES', repr(list(SPECS)))
   subprocess.run([sys.executable, '-c', code], check=True)
