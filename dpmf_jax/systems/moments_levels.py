@@ -31,7 +31,7 @@ from dpmf_jax.accounting.rounding import LABEL_BITS
 _WIDTH = 2.0**LABEL_BITS
 # Standard deviations of levels that are compared, in widths of the scale; what
 # they usually are, and the logarithm of how far they differ from that.
-_SIZES = np.geomspace(0.02, 0.3, 20)
+_SIZES = np.geomspace(0.02, 0.3, 10)
 _USUAL, _APART = 0.1, 0.35
 # What products are off by as ratings are not Gaussian, nor of all sizes.
 _OFF = 0.04
@@ -40,9 +40,10 @@ _REST, _RESTS = 0.2, (0.12, 0.32)
 # The part that numbers of ratings are off by where half of that is left to it.
 _UNSURE = 0.2
 # Times that what is not known is computed anew.
-_ROUNDS = 12
-# Numbers of ratings, means of users and squares that are averaged over.
-_POINTS = 12, 12, 6
+_ROUNDS = 8
+# Numbers of ratings, means of users and squares that are averaged over: few, as
+# audits have thousands of runs.
+_POINTS = 6, 6, 4
 
 
 class Sent(NamedTuple):

@@ -749,7 +749,8 @@ def held_out(**fields):
 def test_factors_are_better_than_means_and_means_than_users_alone():
   alone = metrics.baselines(*planted()[:2])['user_mean']
   means = held_out(epsilon=15.0, rank=0)
-  factors = held_out(epsilon=20.0, delta=1e-3, rank=3, rounds=6)
+  # Users and items have 24 ratings on average, where most taste would be lost.
+  factors = held_out(epsilon=20.0, delta=1e-3, rank=3, rounds=6, caution=0.9)
   assert means < alone - 0.01
   assert factors < means - 0.01
 
