@@ -28,6 +28,8 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _BLOCKS = 16
 # Fewer draws than this come in one block: keys would cost more than draws.
 _FEW = 2**11
+# Four of uint32, of one shape.
+Words = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 # Draws that a device makes at a time for users at home: what they take beside
 # themselves stays in a core's cache.
 _AT_ONCE = 2**13
@@ -64,8 +66,9 @@ def draws(
   # the values do not depend on how many there are.
   num_blocks = 1 if sum(sizes) < _FEW else _BLOCKS
   size = -(-sum(sizes) // (2 * num_blocks))
-  hashed = jax.vmap(lambda key: _hashed(key, 4 * size))
-  draw = lambda keys: _pairs(hashed(keys).reshape(-1, 4, size))
+  counters = jnp.arange(4 * size, dtype=jnp.uint32).reshape(4, size)
+  hashed = jax.vmap(lambda key: _words(key, *counters))
+  draw = lambda keys: _pairs(hashed(keys))
   # The type is said, because the default is uint64 where x64 is enabled.
   keys = jax.random.bits(unrolled(key), (num_blocks, 2), 'uint32')
   if homes and mesh is not None:
@@ -107,14 +110,9 @@ def _draws_at_home(
     block, rest = place // np.uint32(2 * size), place % np.uint32(2 * size)
     second, number = rest // np.uint32(size), rest % np.uint32(size)
     own = keys[jnp.minimum(block, len(keys) - 1)]
-    hashed = [
-      _mixed((own[:, 0], own[:, 1]), at, at + np.uint32(2 * size))
-      for at in (number, number + np.uint32(size))
-    ]
-    words = jnp.stack([*(x for x, _ in hashed), *(y for _, y in hashed)])
-    pairs = jax.lax.optimization_barrier(
-      _pairs(jax.lax.optimization_barrier(words))
-    )
+    counters = (number + np.uint32(part * size) for part in range(4))
+    words = _words((own[:, 0], own[:, 1]), *counters)
+    pairs = jax.lax.optimization_barrier(_pairs(words))
     return Draws(*(jnp.where(second, pair[1], pair[0]) for pair in pairs))
 
   def shared(keys: jax.Array, start: int, part: int) -> Draws:
@@ -168,9 +166,9 @@ def coarse_normal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
   """
   size = math.prod(shape)
   half = -(-size // 2)
-  drawn_words = words(key, 2 * half).reshape(2, half)
-  zeros = jnp.zeros((2, half), jnp.uint32)
-  drawn = _pairs(jnp.concatenate([drawn_words, zeros])).value
+  high, turn = words(key, 2 * half).reshape(2, half)
+  zeros = jnp.zeros_like(high)
+  drawn = _pairs((high, turn, zeros, zeros)).value
   return drawn.reshape(-1)[:size].reshape(shape)
 
 
@@ -231,6 +229,39 @@ def _hashed(key: jax.Array, size: int) -> jax.Array:
   return jax.lax.optimization_barrier(jnp.concatenate([x, y]))
 
 
+def _words(key: Any, *counters: jax.Array) -> Words:
+  """Four random words [n] from four counters [n], hashed in pairs."""
+  first, third = _mixed(key, *counters[::2])
+  second, fourth = _mixed(key, *counters[1::2])
+  return jax.lax.platform_dependent(
+    first,
+    second,
+    third,
+    fourth,
+    cpu=_in_one_array,
+    default=lambda *words: words,
+  )
+
+
+def _in_one_array(*words: jax.Array) -> Words:
+  """`words`, as they are, through an array that has all of them.
+
+  On a CPU XLA makes one kernel for each array, which would hash once for one
+  word of a pair and again for the other. Complex numbers have both. Nothing is
+  computed with them, so that bits of NaN or tiny numbers stay; whether other
+  platforms copy them as they are is not known.
+  """
+  parts = [jax.lax.bitcast_convert_type(word, jnp.float32) for word in words]
+  both = jnp.stack(
+    [jax.lax.complex(*parts[::2]), jax.lax.complex(*parts[1::2])]
+  )
+  (first, second), (third, fourth) = (
+    jax.lax.bitcast_convert_type(part, jnp.uint32)
+    for part in (both.real, both.imag)
+  )
+  return first, second, third, fourth
+
+
 def _mixed(key: Any, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
   """The hash of counters x and y under a key of two words."""
   first, second = key
@@ -245,12 +276,12 @@ def _mixed(key: Any, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
   return x, y
 
 
-def _pairs(words: jax.Array) -> Draws:
-  """Draws [..., 2, n] from uint32 words [..., 4, n].
+def _pairs(words: Words) -> Draws:
+  """Draws [..., 2, n] from four uint32 words [..., n].
 
   Not under vmap, in which stacks are made in another order and then copied.
   """
-  high, turn, uniforms, last = (words[..., place, :] for place in range(4))
+  high, turn, uniforms, last = words
   low = (last.astype(jnp.float32) + 0.5) * 2.0**-64
   uniform = high.astype(jnp.float32) * 2.0**-32 + low  # (0, 1]
   radius = jnp.sqrt(-2.0 * jnp.log(uniform))

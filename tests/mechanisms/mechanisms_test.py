@@ -323,6 +323,18 @@ def test_words_are_those_of_jaxs_threefry(size):
     )
 
 
+def test_words_of_draws_keep_the_bits_of_nan():
+  key = jax.random.bits(jax.random.key(1), (2,), 'uint32')
+  counters = jnp.arange(2**16, dtype=jnp.uint32).reshape(4, -1)
+  words = jax.jit(noise._words)(key, *counters)
+  want = np.asarray(threefry_2x32(key, counters.reshape(-1)))
+  np.testing.assert_array_equal(np.concatenate(words), want)
+  # The least and the largest exponents of floats are among them.
+  exponents = want >> 23 & 255
+  assert (exponents == 255).sum() > 100
+  assert (exponents == 0).sum() > 100
+
+
 @pytest.mark.parametrize('shape', [(), (3,), (16, 2), (2, 33, 2)])
 def test_unrolled_keys_draw_what_keys_draw(shape):
   key = jax.random.key(7)
