@@ -6,6 +6,7 @@ everywhere, and with each user's rows where the ratings are (`homes.py`).
 Counted, not timed. In bytes, of the process with the most:
 
   users    of arrays in the state, and of the fitted model, with rows of users
+  items    of the state's tables of items between programs
   live     of all arrays between programs, ratings included
   program  that the program of a block of steps takes beside its arguments
   fit      that of the users' fit to the items takes
@@ -31,6 +32,7 @@ _SYSTEM = flags.DEFINE_string('system', 'gaussian_mf', 'What to train.')
 _USERS = flags.DEFINE_integer('users', 100_000, 'How many.')
 _ITEMS = flags.DEFINE_integer('items', 200, 'How many.')
 _RATINGS = flags.DEFINE_integer('ratings', 500_000, 'How many.')
+_SPREAD = flags.DEFINE_bool('spread_items', False, 'Spread tables of items.')
 _COUNTS = flags.DEFINE_list('processes', ['1', '2', '4'], 'How many.')
 # Of a process that this one starts: address, number of processes and its own.
 _MEMBER = flags.DEFINE_list('member', None, 'Not for you.')
@@ -82,7 +84,7 @@ def _measured() -> None:
   import numpy as np
 
   from dpmf_jax import training
-  from dpmf_jax.homes import data_at_home, everywhere
+  from dpmf_jax.homes import data_at_home, map_tables, spread_items, whole_items
   from dpmf_jax.kernels import regression
   from dpmf_jax.ratings.synthetic import synthetic
   from dpmf_jax.rows import device_mesh, training_data
@@ -116,16 +118,23 @@ def _measured() -> None:
   for homes in (False, True):
     system, key = chosen.system, jax.random.key(0)
     data = (data_at_home if homes else training_data)(own, mesh=mesh)
+    if _SPREAD.value:
+      data = spread_items(data)
     if not homes:
       system = system._replace(users_apart=False)
-    used = data if system.users_apart else everywhere(data)
+    used = training.data_for(system, data)
     with training.in_float32():
       state = training._put(system.init(key, used), used)
       program = training._block.lower(
         system.step, key, state, used, 0, 2
       ).compile()
     state = training.fit(system, key, data)
-    model = system.model(state, data)
+    items: list[Any] = []
+    map_tables(state, item=items.append)
+    kept = nbytes(items)
+    del items
+    between = nbytes(jax.live_arrays())
+    model = system.model(whole_items(state, data), data)
     fits = model.fit is not None
     users = [state.factors.user, *([model.factors.user] if fits else [])]
     items = model._replace(factors=model.factors._replace(user=None))
@@ -133,6 +142,8 @@ def _measured() -> None:
     found = {
       'homes': homes,
       'users': nbytes(users),
+      'item tables': kept,
+      'before the model': between,
       'live': nbytes(jax.live_arrays()),
       'program': room(program),
       'sent': sent[:3],
@@ -187,7 +198,7 @@ def main(argv: Sequence[str]) -> None:
       print(json.dumps({'processes': count, **found[0], **most}), flush=True)
 
 
-_SHARED = (_SYSTEM, _USERS, _ITEMS, _RATINGS)
+_SHARED = (_SYSTEM, _USERS, _ITEMS, _RATINGS, _SPREAD)
 
 if __name__ == '__main__':
   app.run(main)

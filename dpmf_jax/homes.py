@@ -1,9 +1,11 @@
-"""Tables of users that are spread over devices, each row where its ratings are.
+"""Tables that are spread over devices by rows, users' where their ratings are.
 
 The users of the k-th of n devices are those with the numbers from k U/n to
 (k + 1) U/n, U/n rounded up (`homes_of`). A device has all their ratings
 and their rows of all tables of users, so that sums by user stay where they are,
-and what goes over the network are sums by item. Tables of items are everywhere.
+and what goes over the network are sums by item. Tables of items are everywhere,
+or spread by their numbers in the same way (`spread_items`), and then gathered
+where ratings need them: their rows are those of no device's ratings.
 
 Inside a program a table of users is [U, ...] as ever, and spread over the mesh;
 the last device has fewer rows. Arrays between programs cannot be spread like
@@ -27,9 +29,10 @@ from dpmf_jax.ratings.table import Ratings, check_ratings
 from dpmf_jax.rows import (
   AXIS,
   Data,
+  ItemTables,
   Rows,
   data_rows,
-  own_users,
+  own_rows,
   platform_of,
   training_data,
 )
@@ -37,7 +40,7 @@ from dpmf_jax.rows import (
 
 def homes_of(user: np.ndarray, num_users: int, mesh: Mesh) -> np.ndarray:
   """The place in the mesh of the device that has each of the users."""
-  return user // own_users(num_users, mesh)
+  return user // own_rows(num_users, mesh)
 
 
 def data_at_home(ratings: Ratings, mesh: Mesh | None, **layout) -> Data:
@@ -80,9 +83,9 @@ def data_at_home(ratings: Ratings, mesh: Mesh | None, **layout) -> Data:
   return Data(*map(put_parts, *parts))
 
 
-def padded(tree: Any, num_users: int, mesh: Mesh) -> Any:
-  """Tables of users with as many rows for each device, those beyond are 0."""
-  total = own_users(num_users, mesh) * mesh.size
+def padded(tree: Any, num_rows: int, mesh: Mesh) -> Any:
+  """Tables with as many rows for each device, those beyond are 0."""
+  total = own_rows(num_rows, mesh) * mesh.size
 
   def with_more(table: jax.Array) -> jax.Array:
     more = ((0, total - len(table)),) + ((0, 0),) * (table.ndim - 1)
@@ -91,9 +94,15 @@ def padded(tree: Any, num_users: int, mesh: Mesh) -> Any:
   return jax.tree.map(with_more, tree)
 
 
-def trimmed(tree: Any, num_users: int, mesh: Mesh) -> Any:
-  """Tables of users without the rows of `padded`; inside a program only."""
-  return jax.tree.map(lambda table: _spread(table[:num_users], mesh), tree)
+def trimmed(tree: Any, num_rows: int, mesh: Mesh) -> Any:
+  """Tables without the rows of `padded`; inside a program only."""
+  return jax.tree.map(lambda table: _spread(table[:num_rows], mesh), tree)
+
+
+def gathered(table: jax.Array, num_rows: int, mesh: Mesh) -> jax.Array:
+  """All of a table, without the rows of `padded`, on every device."""
+  whole = NamedSharding(mesh, Spec())
+  return jax.lax.with_sharding_constraint(table, whole)[:num_rows]
 
 
 def _spread(table: jax.Array, mesh: Mesh) -> jax.Array:
@@ -144,19 +153,24 @@ def own_index(index: jax.Array, size: int) -> jax.Array:
   return jnp.clip(index - jax.lax.axis_index(AXIS) * size, 0, size - 1)
 
 
-def map_users(
-  function: Callable[[Any], Any],
+def map_tables(
   state: Any,
+  *,
+  user: Callable[[Any], Any] = lambda table: table,
+  item: Callable[[Any], Any] = lambda table: table,
   others: Callable[[Any], Any] = lambda leaf: leaf,
 ) -> Any:
-  """`state` with `function` of its tables of users, and `others` of the rest.
+  """`state` with functions of its tables of users and items, and of the rest.
 
-  Tables of users are the arrays in fields named `user`, but for single numbers.
+  Tables are the arrays in fields named `user` or `item`, but for single
+  numbers.
   """
+  sides = {'user': user, 'item': item}
 
   def mapped(path: Any, leaf: Any) -> Any:
-    named = any(getattr(key, 'name', None) == 'user' for key in path)
-    return function(leaf) if named and jnp.ndim(leaf) else others(leaf)
+    named = [sides.get(getattr(key, 'name', None) or '') for key in path]
+    function = next(filter(None, named), others) if jnp.ndim(leaf) else others
+    return function(leaf)
 
   return jax.tree_util.tree_map_with_path(mapped, state)
 
@@ -166,10 +180,41 @@ def everywhere(data: Data) -> Data:
   return Data(*(dataclasses.replace(rows, homes=False) for rows in data))
 
 
-def put_homes(tree: Any, num_users: int, mesh: Mesh) -> Any:
-  """Tables of users, `padded`, with each device's own rows on it."""
+def spread_items(data: Data, items: ItemTables = 'spread') -> Data:
+  """The same ratings, for tables of items that are spread over the mesh.
+
+  States of `training.fit` then have tables of items that are `padded`; models
+  are made of `whole_items` of them.
+  """
+  if data.by_user.mesh is None:
+    return data
+  return Data(*(dataclasses.replace(rows, items=items) for rows in data))
+
+
+def whole_items(tree: Any, data: Data) -> Any:
+  """`tree` with all rows of its tables of items on every device."""
+  rows = data.by_item
+  if rows.items == 'everywhere':
+    return tree
+  return map_tables(tree, item=lambda x: _whole(x, rows.num_rows, rows.mesh))
+
+
+def kept_items(tree: Any, data: Data) -> Any:
+  """`tree` with tables of items as they are between programs."""
+  rows = data.by_item
+  if rows.items == 'everywhere':
+    return tree
+  return map_tables(tree, item=lambda x: _kept(x, rows.num_rows, rows.mesh))
+
+
+_whole = jax.jit(gathered, static_argnums=(1, 2))
+_kept = jax.jit(padded, static_argnums=(1, 2))
+
+
+def put_homes(tree: Any, num_rows: int, mesh: Mesh) -> Any:
+  """Tables, `padded`, with each device's own rows on it."""
   sharding = NamedSharding(mesh, Spec(AXIS))
-  total = own_users(num_users, mesh) * mesh.size
+  total = own_rows(num_rows, mesh) * mesh.size
 
   def put(table: Any) -> jax.Array:
     if isinstance(table, jax.Array) and not table.is_fully_addressable:

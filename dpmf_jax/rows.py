@@ -46,6 +46,9 @@ NEAR = 8192
 _COO_SLICES = 4096
 
 Side = Literal['user', 'item']
+# Where tables of items are: on every device, or each device has some rows of
+# them between programs, or in programs, too.
+ItemTables = Literal['everywhere', 'between', 'spread']
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Rows:
       is not known (static).
     mesh: devices over which C is sharded, or None (static).
     homes: whether a device has all ratings of its users (static).
+    items: where tables of items are (static); see `homes`.
     epsilon: [C, S, L] float32, the epsilon that each rating is to have, rounded
       down, and 0 in padding; None where there is no specification.
   """
@@ -84,12 +88,22 @@ class Rows:
   mesh: Any = None
   epsilon: Any = None
   homes: bool = False
+  items: ItemTables = 'everywhere'
 
   @property
   def own_users(self) -> int:
     """How many users a device has at home, at most."""
     users = self.num_columns if self.side == 'item' else self.num_rows
-    return own_users(users, self.mesh)
+    return own_rows(users, self.mesh)
+
+  @property
+  def num_items(self) -> int:
+    return self.num_rows if self.side == 'item' else self.num_columns
+
+  @property
+  def spread(self) -> tuple[bool, bool]:
+    """Whether tables of users, and of items, are spread inside programs."""
+    return self.homes, self.items == 'spread'
 
 
 class Data(NamedTuple):
@@ -436,7 +450,9 @@ AXIS = 'chunks'
 jax.tree_util.register_dataclass(
   Rows,
   data_fields=['column', 'value', 'length', 'row', 'epsilon'],
-  meta_fields=['num_rows', 'num_columns', 'side', 'scale', 'mesh', 'homes'],
+  meta_fields=[
+    *['num_rows', 'num_columns', 'side', 'scale', 'mesh', 'homes', 'items']
+  ],
 )
 
 
@@ -483,9 +499,9 @@ def put_rows(rows: Rows, mesh: Mesh | None = None) -> Rows:
   return jax.tree.map(padded, rows)
 
 
-def own_users(num_users: int, mesh: Mesh) -> int:
-  """How many of the users a device of the mesh has at home, at most."""
-  return -(-num_users // mesh.size)
+def own_rows(num_rows: int, mesh: Mesh) -> int:
+  """How many rows of a table that is spread a device has, at most."""
+  return -(-num_rows // mesh.size)
 
 
 def put_replicated(tree, mesh: Mesh | None = None):

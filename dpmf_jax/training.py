@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dpmf_jax.homes import everywhere, map_users, padded, put_homes, trimmed
+from dpmf_jax.homes import (
+  everywhere,
+  gathered,
+  map_tables,
+  padded,
+  put_homes,
+  spread_items,
+  trimmed,
+)
 from dpmf_jax.rows import Data, check_scale, check_side, put_replicated
 from dpmf_jax.types import Kinds, System
 
@@ -38,32 +46,48 @@ def in_float32() -> Iterator[None]:
 @functools.partial(jax.jit, static_argnames=('step',))
 def _block(step, key, state, data, first, length):
   """State after `length` steps from number `first`."""
-  place = data.by_user.num_rows, data.by_user.mesh
-
-  def users(function, state):
-    if not data.by_user.homes:
-      return state
-    return map_users(lambda x: function(x, *place), state)
 
   def body(number, state):
     # The key of a step depends on its number alone: a resumed run draws the
     # noise that the interrupted one would have drawn.
     state = step(jax.random.fold_in(key, number), state, data)
-    return users(trimmed, state)
+    return _inside(state, data)
 
-  state = users(trimmed, state)
-  return users(padded, jax.lax.fori_loop(first, first + length, body, state))
+  state = jax.lax.fori_loop(first, first + length, body, _inside(state, data))
+  return _between(state, data)
+
+
+def _tables(data: Data, user: Any, item: Any, state: Any) -> Any:
+  """`state` with functions of those tables that are spread."""
+  rows = data.by_user
+  if rows.homes:
+    state = map_tables(state, user=lambda x: user(x, rows.num_rows, rows.mesh))
+  if rows.items != 'everywhere':
+    state = map_tables(state, item=lambda x: item(x, rows.num_items, rows.mesh))
+  return state
+
+
+def _inside(state: Any, data: Data) -> Any:
+  """`state` as steps have it."""
+  whole = data.by_user.items == 'between'
+  return _tables(data, trimmed, gathered if whole else trimmed, state)
+
+
+def _between(state: Any, data: Data) -> Any:
+  """`state` as it is between programs."""
+  return _tables(data, padded, padded, state)
 
 
 @functools.partial(jax.jit, static_argnames=('which',))
-def _next(which, key, state, number):
+def _next(which, key, state, data, number):
   """The kind and the key of step `number`."""
-  return which(state), jax.random.fold_in(key, number)
+  return which(_inside(state, data)), jax.random.fold_in(key, number)
 
 
-_one = jax.jit(
-  lambda step, key, state, data: step(key, state, data), static_argnums=0
-)
+@functools.partial(jax.jit, static_argnames=('step',))
+def _one(step, key, state, data):
+  state = step(key, _inside(state, data), data)
+  return _between(_inside(state, data), data)
 
 
 def _steps(step, key, state, data, first, length):
@@ -71,21 +95,33 @@ def _steps(step, key, state, data, first, length):
   if not isinstance(step, Kinds) or data.by_user.homes:
     return _block(step, key, state, data, first, length)
   for number in range(first, first + length):
-    kind, own_key = _next(step.which, key, state, number)
+    kind, own_key = _next(step.which, key, state, data, number)
     state = _one(step.each[int(kind)], own_key, state, data)
   return state
 
 
 def _put(state: Any, data: Data) -> Any:
   """`state` where steps take it."""
-  users, mesh = data.by_user.num_rows, data.by_user.mesh
-  if not data.by_user.homes:
-    return put_replicated(state, mesh)
-  return map_users(
-    lambda table: put_homes(table, users, mesh),
+  rows = data.by_user
+  if not rows.homes and rows.items == 'everywhere':
+    return put_replicated(state, rows.mesh)
+  whole = lambda leaf: put_replicated(leaf, rows.mesh)
+  put = lambda size: lambda table: put_homes(table, size, rows.mesh)
+  return map_tables(
     state,
-    others=lambda leaf: put_replicated(leaf, mesh),
+    user=put(rows.num_rows) if rows.homes else whole,
+    item=whole if rows.items == 'everywhere' else put(rows.num_items),
+    others=whole,
   )
+
+
+def data_for(system: System, data: Data) -> Data:
+  """`data` with tables where the steps of `system` can have them."""
+  if not system.users_apart:
+    data = everywhere(data)
+  if data.by_user.items == 'spread' and not system.items_apart:
+    data = spread_items(data, 'between')
+  return data
 
 
 def check_data(system: System, data: Data) -> None:
@@ -131,8 +167,7 @@ def fit(
   state's released part are outside the guarantee.
   """
   check_data(system, data)
-  if not system.users_apart:
-    data = everywhere(data)
+  data = data_for(system, data)
   if not isinstance(key, jax.Array):
     raise ValueError(
       f'key={key!r} must be a key of JAX, such as dpmf_jax.random_key() draws'

@@ -214,6 +214,8 @@ class System(NamedTuple):
       rows and from what all have, and add up nothing but integers over users:
       tables of users, which are named `user` in the state, can then be spread
       over devices without changing a bit.
+    items_apart: the same of items. Where it is not so, tables of items that are
+      to be spread are that between programs only.
   """
 
   init: Callable[..., Any]
@@ -225,6 +227,7 @@ class System(NamedTuple):
   personal: Personal | None = None
   scale: tuple[float, float] | None = None
   users_apart: bool = False
+  items_apart: bool = False
 
   def release(self, state: Any, data: Any) -> Release:
     """What may leave the curator of this state."""

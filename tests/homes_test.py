@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpmf_jax import training
-from dpmf_jax.homes import data_at_home, padded
+from dpmf_jax.homes import data_at_home, padded, spread_items, whole_items
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.rows import device_mesh, training_data
@@ -57,8 +57,7 @@ def system_of(name, ratings):
 def compiled(system, data):
   """The program of a block of steps."""
   key = jax.random.key(1)
-  if not system.users_apart:
-    data = training.everywhere(data)
+  data = training.data_for(system, data)
   state = training._put(system.init(key, data), data)
   with training.in_float32():
     lowered = training._block.lower(system.step, key, state, data, 0, 2)
@@ -93,6 +92,34 @@ def test_homes_change_no_bit(ratings, at_home, name):
   np.testing.assert_array_equal(model.factors.user, user[:_USERS])
   assert len(user) == 804
   assert not user[_USERS:].any()
+
+
+@pytest.mark.parametrize('name', one_fast(_SYSTEMS))
+@pytest.mark.parametrize(
+  ('devices', 'homes'), [(1, False), (2, False), (4, False), (4, True)]
+)
+def test_items_that_are_spread_change_no_bit(ratings, name, devices, homes):
+  system, mesh = system_of(name, ratings), device_mesh(devices)
+  data = (data_at_home if homes else training_data)(ratings, mesh=mesh)
+  both = data, spread_items(data)
+  state, spread = (
+    training.fit(system, jax.random.key(1), each) for each in both
+  )
+  found = whole_items(spread, both[1])
+  jax.tree.map(np.testing.assert_array_equal, state, found)
+  models = system.model(state, data), system.model(found, both[1])
+  jax.tree.map(np.testing.assert_array_equal, *models)
+  for shard in spread.factors.item.addressable_shards:
+    assert len(shard.data) == -(-15 // devices)
+
+
+def test_rows_of_items_are_updated_where_they_are(ratings, at_home):
+  system = system_of('gaussian_mf', ratings)
+  # Sums of 15 items, and two numbers for each that noise is made of.
+  assert sorted(sent(compiled(system, at_home))) == [60, 60, 60]
+  # The same sums; factors of 15 items and one more, and their lengths.
+  found = sorted(sent(compiled(system, spread_items(at_home))))
+  assert found == [16, 60, 64]
 
 
 @pytest.mark.parametrize('name', one_fast(_APART))
@@ -142,10 +169,11 @@ def test_a_run_goes_on_from_a_state_at_home(ratings, at_home):
 def test_draws_of_users_at_home_are_those_of_all(shapes):
   mesh = device_mesh(4)
   assert mesh is not None
+  own = [True] + [False] * (len(shapes) - 1)
 
   @jax.jit
   def spread(key):
-    user, *others = noise.draws(key, shapes, mesh, homes=True)
+    user, *others = noise.draws(key, shapes, mesh, spread=own)
     return [padded(user, shapes[0][0], mesh), *others]
 
   plain = jax.jit(lambda key: noise.draws(key, shapes))

@@ -133,6 +133,9 @@ class _Declared(settings.Variant):
     split_seed: Public seed of the held-out split, and of ties in time.
     devices: Devices to use, in each process; all by default, on a CPU one per
       core.
+    item_tables: Where tables of items are on several devices: on all of them, or
+      each has its part between programs, for less memory and more that is
+      sent. The release is the same.
     coordinator: Several processes train together: host:port of the first one,
       the same in all of them; auto where SLURM, Open MPI or a TPU say it all.
     num_processes: How many there are; not with --coordinator=auto.
@@ -179,6 +182,7 @@ class _Declared(settings.Variant):
   seed: int | None = None
   split_seed: int = 0
   devices: int | None = None
+  item_tables: Literal['everywhere', 'spread'] = 'everywhere'
   coordinator: str | None = None
   num_processes: int | None = None
   process_id: int | None = None

@@ -22,7 +22,7 @@ from dpmf_jax.accounting.rounding import (
 )
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP
 from dpmf_jax.homes import trimmed
-from dpmf_jax.rows import AXIS, own_users
+from dpmf_jax.rows import AXIS, own_rows
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _BLOCKS = 16
@@ -30,7 +30,7 @@ _BLOCKS = 16
 _FEW = 2**11
 # Four of uint32, of one shape.
 Words = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
-# Draws that a device makes at a time for users at home: what they take beside
+# Draws that a device makes at a time for its own rows: what they take beside
 # themselves stays in a core's cache.
 _AT_ONCE = 2**13
 
@@ -47,7 +47,7 @@ def draws(
   shapes: Sequence[tuple[int, ...]],
   mesh: Mesh | None = None,
   *,
-  homes: bool = False,
+  spread: Sequence[bool] = (),
 ) -> list[Draws]:
   """Draws for each of `shapes`, from 64 random bits each.
 
@@ -58,8 +58,8 @@ def draws(
   radius its 20 largest values would still be that far apart. With a mesh
   every device makes its share of the draws; the values do not depend on it.
 
-  With `homes` the first of `shapes` has a row for each user, which is drawn on
-  the device that has the user and stays there (`homes`).
+  `spread` says for each of `shapes`, if any, that its rows are drawn on the
+  devices that have them and stay there (`homes`).
   """
   sizes = [math.prod(shape) for shape in shapes]
   # Each of 16 blocks has a key of its own, so that devices share the work and
@@ -71,8 +71,8 @@ def draws(
   draw = lambda keys: _pairs(hashed(keys))
   # The type is said, because the default is uint64 where x64 is enabled.
   keys = jax.random.bits(unrolled(key), (num_blocks, 2), 'uint32')
-  if homes and mesh is not None:
-    return _draws_at_home(keys, size, shapes, mesh)
+  if any(spread) and mesh is not None:
+    return _draws_at_home(keys, size, shapes, mesh, spread)
   if mesh is None or num_blocks % mesh.size:
     blocks = draw(keys)
   else:
@@ -99,8 +99,9 @@ def _draws_at_home(
   size: int,
   shapes: Sequence[tuple[int, ...]],
   mesh: Mesh,
+  spread: Sequence[bool],
 ) -> list[Draws]:
-  """`draws` with the first shape spread by rows, the others everywhere.
+  """`draws` with some shapes spread by rows, the others everywhere.
 
   A device makes the draws of a range of places, each from its own counters:
   twice the work of pairs, of which both draws are used in `draws`.
@@ -123,15 +124,18 @@ def _draws_at_home(
     found = jax.lax.map(lambda place: at(keys, first + place + more), places)
     return Draws(*(draws.reshape(-1)[:part] for draws in found))
 
-  users, *row = shapes[0]
-  parts = [own_users(users, mesh) * math.prod(row)]
   sizes = [math.prod(shape) for shape in shapes]
-  parts += [-(-count // mesh.size) for count in sizes[1:]]
+  parts = [
+    own_rows(rows, mesh) * math.prod(row)
+    if own
+    else -(-(rows * math.prod(row)) // mesh.size)
+    for (rows, *row), own in zip(shapes, spread, strict=True)
+  ]
   starts = [sum(sizes[:place]) for place in range(len(sizes))]
   if max(map(sum, zip(starts, parts, strict=True))) * mesh.size >= 2**32:
     raise ValueError(
-      f'{sum(sizes)} draws of a step are too many for users at home: at most '
-      '2^32'
+      f'{sum(sizes)} draws of a step are too many for tables that are spread: '
+      'at most 2^32'
     )
   found = [
     jax.shard_map(
@@ -143,16 +147,17 @@ def _draws_at_home(
     )(keys)
     for start, part in zip(starts, parts, strict=True)
   ]
-  at_home, *others = found
-  at_home = Draws(*(part.reshape(-1, *row) for part in at_home))
   everywhere = NamedSharding(mesh, Spec())
-  others = jax.lax.with_sharding_constraint(others, everywhere)
+
+  def placed(part: jax.Array, shape: tuple[int, ...], own: bool) -> jax.Array:
+    if own:
+      return trimmed(part.reshape(-1, *shape[1:]), shape[0], mesh)
+    part = jax.lax.with_sharding_constraint(part, everywhere)
+    return part[: math.prod(shape)].reshape(shape)
+
   return [
-    trimmed(at_home, users, mesh),
-    *(
-      Draws(*(part[:count].reshape(shape) for part in draws))
-      for draws, shape, count in zip(others, shapes[1:], sizes[1:], strict=True)
-    ),
+    Draws(*(placed(part, shape, own) for part in draws))
+    for draws, shape, own in zip(found, shapes, spread, strict=True)
   ]
 
 

@@ -37,9 +37,10 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 from dpmf_jax import files, keys
-from dpmf_jax.homes import homes_of
+from dpmf_jax.homes import homes_of, map_tables
 from dpmf_jax.ratings import exchange
 from dpmf_jax.ratings.table import DataError, Ratings
+from dpmf_jax.rows import Data
 
 GONE = 3  # the exit code where another process has ended
 _AXIS = 'processes'
@@ -69,6 +70,17 @@ def check_system(name: str, variant: str) -> None:
     raise ValueError(
       f'system={name} (variant={variant}) cannot be trained by '
       f'{count()} processes: use one, or a sound {", ".join(_SYSTEMS)}'
+    )
+
+
+def check_item_tables(where: str, name: str, variant: str) -> None:
+  """Raises ValueError where tables of items are not to be `where` they are."""
+  if where not in ('everywhere', 'spread'):
+    raise ValueError(f"item_tables={where!r} must be 'everywhere' or 'spread'")
+  if where == 'spread' and (name not in _SYSTEMS or variant != 'sound'):
+    raise ValueError(
+      f"item_tables='spread' is not for system={name} (variant={variant}): "
+      f'leave it out, or use a sound {", ".join(_SYSTEMS)}'
     )
 
 
@@ -318,13 +330,13 @@ def at_home(ratings: Ratings, mesh: Mesh | None) -> Ratings:
   return own
 
 
-def on_first(tree: Any, num_users: int) -> Any:
-  """`tree` in the first process's memory, with users' rows of all processes.
+def on_first(tree: Any, data: Data) -> Any:
+  """`tree` in the first process's memory, with the rows of all processes.
 
-  In the others what all devices have, and None for tables of users.
+  In the others what all devices have, and None for tables that are spread.
   """
 
-  def fetched(leaf: Any) -> np.ndarray | None:
+  def fetched(leaf: Any, num_rows: int | None = None) -> np.ndarray | None:
     if not isinstance(leaf, jax.Array) or leaf.is_fully_replicated:
       return np.asarray(leaf)
     shards = sorted(
@@ -335,18 +347,26 @@ def on_first(tree: Any, num_users: int) -> Any:
     if not first():
       return None
     rows = np.frombuffer(b''.join(parts), own.dtype)
-    return rows.reshape(-1, *own.shape[1:])[:num_users]
+    return rows.reshape(-1, *own.shape[1:])[:num_rows]
 
-  return jax.tree.map(fetched, tree) if count() > 1 else tree
-
-
-def kept(due: bool, state: Any, *, num_users: int) -> Any:
-  """`on_first` of the state, if it is `due` there, and else None."""
+  users, items = (rows.num_rows for rows in data)
   if count() == 1:
-    return state
-  if gathered(b'due' if due else b'')[0] != b'due':
-    return None
-  return on_first(state, num_users)
+    if data.by_item.items == 'everywhere':
+      return tree
+    return map_tables(tree, item=lambda table: np.asarray(table)[:items])
+  return map_tables(
+    tree,
+    user=lambda table: fetched(table, users),
+    item=lambda table: fetched(table, items),
+    others=fetched,
+  )
+
+
+def kept(due: bool, state: Any, *, data: Data) -> Any:
+  """`on_first` of the state, if it is `due` there, and else None."""
+  if count() > 1:
+    due = gathered(b'due' if due else b'')[0] == b'due'
+  return on_first(state, data) if due else None
 
 
 def whole(ratings: Ratings) -> Ratings:

@@ -12,6 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from dpmf_jax.evaluation.metrics import rmse
+from dpmf_jax.homes import kept_items, whole_items
 from dpmf_jax.plans.spec import Plan, Task
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.training import Progress
@@ -27,7 +28,7 @@ class Recorder:
   Attributes:
     curve: step, RMSE and seconds of each report, and the round where it is the
       end of one.
-    model: both sides, as of the last report.
+    model: both sides, as of the last report; items as between programs.
   """
 
   curve: list[dict]
@@ -54,7 +55,8 @@ class Recorder:
         self._rows['test_rmse'] = test
 
   def __call__(self, report: Progress) -> None:
-    model = self._system.model(report.state, self._data)
+    state = whole_items(report.state, self._data)
+    model = self._system.model(state, self._data)
     errors = {
       name: rmse(model, rows, self._scale) for name, rows in self._rows.items()
     }
@@ -72,7 +74,7 @@ class Recorder:
     self.curve.append(
       {'step': report.step, **number, **errors, 'seconds': seconds}
     )
-    self.model = model
+    self.model = kept_items(model, self._data)
 
 
 def _is_finite(leaf: Any) -> bool:

@@ -94,7 +94,7 @@ def fitted(
     run_id = folders.run_id(folder)
   like = lambda: jax.eval_shape(lambda key: made.init(key, data), key)
   key, run_id, start = processes.of_first(key, run_id, start, like)
-  kept = functools.partial(processes.kept, num_users=data.by_user.num_rows)
+  kept = functools.partial(processes.kept, data=data)
   if folder is None:
     callbacks.append(lambda report: kept(False, report.state))
   else:

@@ -14,7 +14,7 @@ import numpy as np
 from dpmf_jax import certificates, files, keys
 from dpmf_jax.certificates import wording
 from dpmf_jax.evaluation import popular
-from dpmf_jax.homes import data_at_home
+from dpmf_jax.homes import data_at_home, spread_items, whole_items
 from dpmf_jax.plans.spec import Task
 from dpmf_jax.ratings.given import ratings_of
 from dpmf_jax.ratings.priors import matched
@@ -77,6 +77,7 @@ def train(
   ledger: str | Path | None = None,
   budget_epsilon: float | Literal['unlimited'] | None = None,
   devices: int | None = None,
+  item_tables: Literal['everywhere', 'spread'] = 'everywhere',
   report_every: int | None = None,
   checkpoint_seconds: float = 5.0,
   curves: str | Path | None = None,
@@ -150,6 +151,10 @@ def train(
     budget_epsilon: the most that all runs in the ledger may cost together, or
       'unlimited'; needed at its first use only.
     devices: how many to use, of each process; all by default.
+    item_tables: where tables of items are while several devices train: on all
+      of them, or each has its part between programs, which takes less memory,
+      and all of the model whenever it is needed, which sends more
+      (docs/performance.md). The release is the same, to the bit.
     report_every: steps between points of the curve; 25 points by default.
     checkpoint_seconds: least time between two checkpoints in `output`.
     curves: a CSV file for the errors after each round that is reported,
@@ -214,6 +219,7 @@ def train(
     )
   made = chosen.system
   processes.check_system(chosen.name, chosen.variant)
+  processes.check_item_tables(item_tables, chosen.name, chosen.variant)
   if not processes.first():
     progress, curves, tensorboard = False, None, None
   arguments.check_logs(chosen, curves, tensorboard, output, overwrite)
@@ -240,6 +246,8 @@ def train(
       learned, test = random_split(table, test_fraction, seed=split_seed)
     laid_out = data_at_home if processes.count() > 1 else training_data
     data = laid_out(learned, mesh=mesh)
+    if item_tables == 'spread':
+      data = spread_items(data)
     test_rows = None
     if test is not None:
       test_rows = laid_out(test, mesh=mesh).by_user
@@ -279,7 +287,7 @@ def train(
       },
       'public_ratings': stated,
     }
-    processes.check_same(identity)
+    processes.check_same({**identity, 'item_tables': item_tables})
 
     recorder = recording.Recorder(
       made,
@@ -306,6 +314,7 @@ def train(
     )
 
     lap('steps done')
+    recorder.model = whole_items(recorder.model, data)
     if processes.count() > 1:
       learned = processes.whole(learned)
       test = None if test is None else processes.whole(test)
@@ -334,7 +343,7 @@ def train(
       report |= measuring.accuracy(
         recorder, data.by_user, test_rows, learned, test
       )
-    recorder.model = processes.on_first(recorder.model, table.num_users)
+    recorder.model = processes.on_first(recorder.model, data)
     report |= {
       'status': certificate['status'],
       'epsilon': certificate['epsilon'],

@@ -138,7 +138,8 @@ def _noisy_gradients(
   # Differs from the paper: line 4's gradient gets noise, too. Without it
   # the items carry raw ratings into the next user gradient.
   shapes = [side.shape for side in gradient]
-  drawn = noise.draws(key, shapes, data.by_user.mesh, homes=data.by_user.homes)
+  rows = data.by_user
+  drawn = noise.draws(key, shapes, rows.mesh, spread=rows.spread)
   return Factors(
     *(
       own.add(side, draws)
@@ -257,6 +258,8 @@ def gaussian_mf(config: GaussianMFConfig) -> System:
   """
   optimizer = optimizer_or(SGD, config.optimizer)
   sound = config.variant == 'sound'
+  # An optimizer of one's own may do with rows what it likes.
+  apart = sound and config.optimizer is None
 
   def init(key: jax.Array, data: Data) -> State:
     factors = initial_factors(key, data, config.rank, config.init)
@@ -268,6 +271,6 @@ def gaussian_mf(config: GaussianMFConfig) -> System:
     (_sound_step if sound else _paper_step)(optimizer),
     _model,
     scale=config.scale,
-    # An optimizer of one's own may do with users what it likes.
-    users_apart=sound and config.optimizer is None,
+    users_apart=apart,
+    items_apart=apart,
   )
