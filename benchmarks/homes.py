@@ -6,7 +6,7 @@ everywhere, and with each user's rows where the ratings are (`homes.py`).
 Counted, not timed. In bytes, of the process with the most:
 
   users    of arrays in the state, and of the fitted model, with rows of users
-  items    of the state's tables of items between programs
+  item tables  of the state, between programs
   live     of all arrays between programs, ratings included
   program  that the program of a block of steps takes beside its arguments
   fit      that of the users' fit to the items takes
@@ -133,7 +133,6 @@ def _measured() -> None:
     map_tables(state, item=items.append)
     kept = nbytes(items)
     del items
-    between = nbytes(jax.live_arrays())
     model = system.model(whole_items(state, data), data)
     fits = model.fit is not None
     users = [state.factors.user, *([model.factors.user] if fits else [])]
@@ -143,7 +142,6 @@ def _measured() -> None:
       'homes': homes,
       'users': nbytes(users),
       'item tables': kept,
-      'before the model': between,
       'live': nbytes(jax.live_arrays()),
       'program': room(program),
       'sent': sent[:3],

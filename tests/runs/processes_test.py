@@ -214,6 +214,19 @@ def test_a_run_with_one_killed_goes_on_to_the_same_bits(parts, alone, tmp_path):
   assert released(output) == released(alone('gaussian_mf'))
 
 
+def test_items_that_are_spread_release_the_same_bits(parts, alone, tmp_path):
+  spread, output = '--item_tables=spread', tmp_path / 'run'
+  flags = (f'--ratings={parts}', *_KILLABLE, '--seed=3', f'--output={output}')
+  check_killed(launched(2, *flags, spread, killed=1), 1)
+  for code, said in launched(2, *flags):  # goes on without
+    assert code == 0, said
+  assert released(output) == released(alone('gaussian_mf'))
+  flags = (*flags[:-1], f'--output={tmp_path / "spread"}', spread)
+  for code, said in launched(2, *flags):
+    assert code == 0, said
+  assert released(tmp_path / 'spread') == released(alone('gaussian_mf'))
+
+
 def test_a_run_with_the_first_killed_is_charged_once(parts, tmp_path):
   book = tmp_path / 'ledger.db'
   flags = (

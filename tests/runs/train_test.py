@@ -396,3 +396,20 @@ def test_what_ranks_is_not_judged_by_errors(small_ratings, visits):
     assert run.metrics['task'] == 'ranking'
     assert 'RMSE' not in repr(run)
     assert run.metrics['ranking']['baselines'].keys() == {'popularity'}
+
+
+def test_items_that_are_spread_release_the_same_bits(tmp_path):
+  ratings = synthetic(num_users=30, num_items=15, num_ratings=200, seed=2)
+  given = {
+    'system': 'gaussian_mf', 'epsilon': 4, 'rank': 2, 'steps': 3, 'key': 3,
+    'devices': 2, 'progress': False, 'checkpoint_seconds': 0,
+  }  # fmt: skip
+  for where in ('everywhere', 'spread'):
+    train(ratings, output=tmp_path / where, item_tables=where, **given)
+  for name in ('model.safetensors', 'private/users.safetensors'):
+    both = [tmp_path / where / name for where in ('everywhere', 'spread')]
+    if both[0].exists():
+      assert both[0].read_bytes() == both[1].read_bytes()
+  for system, where in (('als', 'spread'), ('gaussian_mf', 'nowhere')):
+    with pytest.raises(ValueError, match='item_tables'):
+      train(ratings, **(given | {'system': system}), item_tables=where)
