@@ -129,10 +129,10 @@ def _measured() -> None:
         system.step, key, state, used, 0, 2
       ).compile()
     state = training.fit(system, key, data)
-    items: list[Any] = []
-    map_tables(state, item=items.append)
-    kept = nbytes(items)
-    del items
+    tables: list[Any] = []
+    map_tables(state, item=tables.append)
+    kept = nbytes(tables)
+    del tables
     model = system.model(whole_items(state, data), data)
     fits = model.fit is not None
     users = [state.factors.user, *([model.factors.user] if fits else [])]

@@ -133,9 +133,10 @@ class _Declared(settings.Variant):
     split_seed: Public seed of the held-out split, and of ties in time.
     devices: Devices to use, in each process; all by default, on a CPU one per
       core.
-    item_tables: Where tables of items are on several devices: on all of them, or
-      each has its part between programs, for less memory and more that is
-      sent. The release is the same.
+    item_tables: Where tables of items are on several devices: on all of them,
+      or spread, each having its part between programs, for less memory. They
+      are then gathered in each program, which sends more, but less with
+      gaussian_mf. The release is the same.
     coordinator: Several processes train together: host:port of the first one,
       the same in all of them; auto where SLURM, Open MPI or a TPU say it all.
     num_processes: How many there are; not with --coordinator=auto.
