@@ -31,7 +31,7 @@ from dpmf_jax.plans.moments import (
 from dpmf_jax.ratings.splits import random_split
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import training_data
-from dpmf_jax.systems import made, moments, moments_levels
+from dpmf_jax.systems import made, moments, moments_items, moments_levels
 from dpmf_jax.training import fit
 from dpmf_jax.types import Unit
 
@@ -53,7 +53,7 @@ def crowd():
 
 
 EXTREME = range(6)
-LEAST = jnp.int32(moments._LEAST_RESIDUAL**2)
+LEAST = jnp.int32(moments_items.LEAST_RESIDUAL**2)
 
 
 def upper(matrices):
@@ -572,7 +572,7 @@ def test_a_pair_of_draws_is_never_for_one_number_twice(items, monkeypatch):
 
   monkeypatch.setattr(noise, '_pairs', paired)
   monkeypatch.setattr(noise.LatticeNoise, 'add', kept)
-  monkeypatch.setattr(moments, '_with_items', lambda state, unit: state)
+  monkeypatch.setattr(moments, 'with_items', lambda state, unit: state)
   data = training_data(table([(0, 0, 5.0)], 3, items))
   state = moments.moments(settings()).init(jax.random.key(0), data)
 
@@ -662,7 +662,7 @@ def test_sizes_that_are_not_paid_for_are_refused():
 
 def test_ascending_is_isotonic_regression():
   rng = np.random.default_rng(0)
-  ascending = jax.jit(moments.ascending)
+  ascending = jax.jit(moments_items.ascending)
   for size in (1, 30):
     values = rng.normal(size=size) + np.arange(size) / 10
     found = np.asarray(ascending(jnp.asarray(values, 'float32')))
@@ -689,7 +689,7 @@ def test_cleaned_is_closer_than_the_noisy_matrix():
 
   @jax.jit
   def cleaned(matrix, std):
-    size, axes = moments.cleaned(jnp.asarray(matrix, 'float32'), std)
+    size, axes = moments_items.cleaned(jnp.asarray(matrix, 'float32'), std)
     return (axes * size[None]) @ axes.T
 
   found = np.asarray(cleaned(noisy, 1.0))
@@ -787,10 +787,12 @@ def test_what_pairs_have_in_common_says_how_users_differ():
   def ridge(variance, error=0.0):
     common = (sent / both) ** 2 * variance + number / both**2 - 2 / both
     common = common / (1 + common)
-    pairs = moments.Pairs(
+    pairs = moments_items.Pairs(
       jnp.zeros((3, 3)), *map(jnp.float32, (1.0, number, 0.1, common, error))
     )
-    return float(moments.bias_ridge(pairs, jnp.float32(sent), jnp.float32(4)))
+    return float(
+      moments_items.bias_ridge(pairs, jnp.float32(sent), jnp.float32(4))
+    )
 
   assert ridge(0.25) == pytest.approx(4, rel=1e-4)
   assert ridge(1.0) == pytest.approx(1.1, abs=0.15)
