@@ -1,8 +1,8 @@
 """Outputs of many runs of a mechanism on either of two data sets.
 
 A run is what a user gets: `init`, all steps, `release`. Runs are vmapped over
-keys in batches that fit into memory, through the same jitted block of steps
-as `training.fit`. Only the layout differs: slices of one rating each.
+keys in batches that fit into memory, through the same block of steps, or kinds
+of steps, as `training.fit`. Only the layout differs: slices of one rating each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dpmf_jax.plans.spec import Start
 from dpmf_jax.ratings.table import Ratings
 from dpmf_jax.rows import AXIS, Data, training_data
 from dpmf_jax.systems import gaussian_mf
-from dpmf_jax.types import Factors, Release, System, released
+from dpmf_jax.types import Factors, Kinds, Release, System, released
 
 # Floats of all runs in a batch together, in the largest of its arrays.
 _BATCH_FLOATS = 2**20
@@ -72,12 +72,82 @@ def _outputs(step, seen, axes, keys, states, data, steps):
 
   def run(key, state):
     steps_key, release_key = jax.random.split(key)
-    state = training._block(step, steps_key, state, data, 0, steps)
-    leaves = _observed(seen, release_key, state, data)
-    return jnp.concatenate([jnp.ravel(leaf) for leaf in leaves])
+    # Out of the loop, the last step computes no more than a view needs.
+    last = seen.view is not None
+    state = training._block(step, steps_key, state, data, 0, steps - last)
+    if last:
+      state = step(jax.random.fold_in(steps_key, steps - 1), state, data)
+    return _observed(seen, release_key, state, data)
 
-  tree = jax.tree.structure(states)
-  return jax.vmap(run, (0, jax.tree.unflatten(tree, axes)))(keys, states)
+  return jax.vmap(run, (0, _like(states, axes)))(keys, states)
+
+
+def _outputs_by_kind(step, seen, axes, keys, states, data, steps):
+  """`_outputs` by those kinds of steps alone that some of the runs take.
+
+  One program of all runs would compute every kind for each of them.
+  """
+  steps_keys, release_keys = _two_keys(keys)
+  leaves = zip(jax.tree.leaves(states), axes, strict=True)
+  ranks = [leaf.ndim - (axis == 0) for leaf, axis in leaves]
+  for number in range(steps):
+    kinds = np.asarray(_kinds(step.which, axes, steps_keys, states))
+    for kind in np.unique(kinds):
+      # Others wait: what they are next was found above.
+      states = _moved(
+        step.each[kind], axes, steps_keys, states, data, number, kinds == kind
+      )
+      leaves = zip(jax.tree.leaves(states), ranks, strict=True)
+      axes = tuple(0 if leaf.ndim > rank else None for leaf, rank in leaves)
+  return _seen_of(seen, axes, release_keys, states, data)
+
+
+@jax.jit
+def _two_keys(keys):
+  """Keys [N] of all steps, and of the release."""
+  both = jax.vmap(jax.random.split)(keys)
+  return both[:, 0], both[:, 1]
+
+
+@functools.partial(jax.jit, static_argnames=('which', 'axes'))
+def _kinds(which, axes, keys, states):
+  """The kind of step [N] that is next in each run; no key is used."""
+  own = lambda key, state: which(state)
+  return jax.vmap(own, (0, _like(states, axes)))(keys, states)
+
+
+@functools.partial(jax.jit, static_argnames=('each', 'axes'))
+def _moved(each, axes, keys, states, data, number, chosen):
+  """States after a step of the runs that are `chosen` [N].
+
+  Leaves that the step leaves alone, such as settings, stay as they are.
+  """
+  old, tree = jax.tree.flatten(states)
+  moves: list[bool] = []
+
+  def run(key, chosen, leaves):
+    state = jax.tree.unflatten(tree, leaves)
+    state = each(jax.random.fold_in(key, number), state, data)
+    pairs = [*zip(jax.tree.leaves(state), leaves, strict=True)]
+    moves[:] = [new is not old for new, old in pairs]
+    return [
+      jnp.where(chosen, *pair) for pair in pairs if pair[0] is not pair[1]
+    ]
+
+  new = iter(jax.vmap(run, (0, 0, [*axes]))(keys, chosen, old))
+  leaves = [next(new) if m else o for m, o in zip(moves, old, strict=True)]
+  return jax.tree.unflatten(tree, leaves)
+
+
+@functools.partial(jax.jit, static_argnames=('seen', 'axes'))
+def _seen_of(seen, axes, keys, states, data):
+  """Outputs [N, F] of runs that have made all steps."""
+  own = lambda key, state: _observed(seen, key, state, data)
+  return jax.vmap(own, (0, _like(states, axes)))(keys, states)
+
+
+def _like(states: Any, axes: tuple[int | None, ...]) -> Any:
+  return jax.tree.unflatten(jax.tree.structure(states), axes)
 
 
 class _Seen(NamedTuple):
@@ -88,7 +158,13 @@ class _Seen(NamedTuple):
   covered: tuple[str, ...]
 
 
-def _observed(seen: _Seen, key: jax.Array, state: Any, data: Data) -> list[Any]:
+def _observed(seen: _Seen, key: jax.Array, state: Any, data: Data) -> Any:
+  """What `_arrays` has, as one array [F]."""
+  leaves = _arrays(seen, key, state, data)
+  return jnp.concatenate([jnp.ravel(leaf) for leaf in leaves])
+
+
+def _arrays(seen: _Seen, key: jax.Array, state: Any, data: Data) -> list[Any]:
   """The arrays that may tell of ratings: how users are fitted does not."""
   if seen.view is not None:
     return jax.tree.leaves(seen.view(key, state, data))
@@ -149,7 +225,7 @@ def sampler(
     system.views.get(view or ''), system.model, system.guarantee.released
   )
   leaves = jax.eval_shape(
-    functools.partial(_observed, seen),
+    functools.partial(_arrays, seen),
     jax.random.clone(ratio_key),
     states[0],
     data[0],
@@ -185,9 +261,8 @@ def sampler(
         [own if axis == 0 else common for own, common, axis in leaves],
       )
       keys = splits[:, 0]
-    return _outputs(
-      system.step, seen, axes, keys, state, data[side], system.steps
-    )
+    run = _outputs_by_kind if isinstance(system.step, Kinds) else _outputs
+    return run(system.step, seen, axes, keys, state, data[side], system.steps)
 
   ratio = None
   if start != 'random':

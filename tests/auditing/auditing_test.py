@@ -1,8 +1,11 @@
 """The auditor: bounds that hold, attacks that work, and no false alarms."""
 
 import dataclasses
+import functools
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
@@ -23,6 +26,7 @@ from dpmf_jax.auditing.statistics import STATISTICS, Block
 from dpmf_jax.kernels import regression
 from dpmf_jax.plans import SPECS
 from dpmf_jax.systems import made
+from dpmf_jax.types import Kinds
 
 DELTA = 1e-5
 
@@ -244,6 +248,44 @@ def first_case():
   system = made('gaussian_mf', 'sound', **case.settings)
   pair = pairs.library_pairs('rating', 'replace', (1.0, 5.0))[0]
   return system, sampling.tiny_data(pair.first, pair.second)
+
+
+class Walk(NamedTuple):
+  place: jax.Array
+  settings: jax.Array
+
+
+@pytest.mark.slow
+def test_kinds_of_steps_make_the_runs_of_the_whole_step():
+  # Which kind is next depends on noise, so that a batch has both.
+  noisy = lambda key: jax.random.normal(key, (3,))
+  each = (
+    lambda key, walk, data: walk._replace(place=walk.place + noisy(key)),
+    lambda key, walk, data: walk._replace(
+      place=walk.settings * walk.place - noisy(key)
+    ),
+  )
+  which = lambda walk: (walk.place[0] > 0).astype(jnp.int32)
+
+  def step(key, walk, data):
+    return jax.tree.map(
+      functools.partial(jnp.where, which(walk) == 1),
+      each[1](jax.random.clone(key), walk, data),
+      each[0](key, walk, data),
+    )
+
+  _, data = first_case()
+  view = lambda key, walk, data: walk.place + noisy(key)
+  seen = sampling._Seen(view, view, ())
+  keys = jax.random.split(jax.random.key(5), 50)
+  for axis, shape in ((None, (3,)), (0, (50, 3))):
+    start = Walk(jnp.zeros(shape), jnp.float32(0.5))
+    run = lambda outputs, step, axes=(axis, None), start=start: outputs(
+      step, seen, axes, jax.random.clone(keys), start, data[0], 3
+    )
+    want = run(sampling._outputs, step)
+    got = run(sampling._outputs_by_kind, Kinds(step, which, each))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
