@@ -6,7 +6,7 @@ everywhere, and with each user's rows where the ratings are (`homes.py`).
 Counted, not timed. In bytes, of the process with the most:
 
   users    of arrays in the state, and of the fitted model, with rows of users
-  item tables  of the state, between programs
+  tables   of items in the state, between programs
   live     of all arrays between programs, ratings included
   program  that the program of a block of steps takes beside its arguments
   fit      that of the users' fit to the items takes
@@ -141,7 +141,7 @@ def _measured() -> None:
     found = {
       'homes': homes,
       'users': nbytes(users),
-      'item tables': kept,
+      'tables': kept,
       'live': nbytes(jax.live_arrays()),
       'program': room(program),
       'sent': sent[:3],

@@ -152,9 +152,9 @@ def train(
       'unlimited'; needed at its first use only.
     devices: how many to use, of each process; all by default.
     item_tables: where tables of items are while several devices train: on all
-      of them, or each has its part between programs, which takes less memory,
-      and all of the model whenever it is needed, which sends more
-      (docs/performance.md). The release is the same, to the bit.
+      of them, or each has its part between programs, for less memory. They are
+      then gathered in each program, which sends more, but less with
+      gaussian_mf (docs/performance.md). The release is the same, to the bit.
     report_every: steps between points of the curve; 25 points by default.
     checkpoint_seconds: least time between two checkpoints in `output`.
     curves: a CSV file for the errors after each round that is reported,
