@@ -562,7 +562,7 @@ def test_a_pair_of_draws_is_never_for_one_number_twice(items, monkeypatch):
   drawn = []
 
   def paired(words):
-    number = words[..., 0, :].astype(jnp.float32)  # tells a pair from others
+    number = words[0].astype(jnp.float32)  # tells a pair from others
     value = jnp.stack([number, number], axis=-2)
     return noise.Draws(value, jnp.zeros(value.shape, jnp.int32))
 
