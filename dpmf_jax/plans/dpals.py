@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 from dpmf_jax import accounting
 from dpmf_jax.accounting import tails
@@ -26,12 +26,8 @@ MAX_RANK = 16
 # What earlier sweeps weigh in the vectors' sums.
 MEMORY = 0.4
 # Of users' biases in their fits to what is released; less where they have few
-# ratings (`own_bias_ridge`).
+# ratings (`row_means.own_bias_ridge`).
 FINAL_BIAS_RIDGE = 5.0
-# The part of it that users of no ratings have, and how many of them it takes
-# for half of the rest.
-_LEAST_BIAS_RIDGE = 0.5
-_HALF_BIAS_RIDGE = 20.0
 # Ridges among which users vote: those of vectors, and of slopes on means and
 # on popularity. The first are used where noise hides what is better.
 _VECTOR_RIDGES = 1.0, 3.0, 0.4  # times that of the config
@@ -149,12 +145,6 @@ def alternatives(config: DPALSConfig) -> list[tuple[float, float, float]]:
     for vector in ((*vectors, NEVER) if config.rank else vectors[:1])
     for slopes in (*_SLOPE_RIDGES, (NEVER, NEVER))
   ]
-
-
-def own_bias_ridge(ridge: Any, ratings: Any) -> Any:
-  """`ridge` of users' biases where a user has about so many ratings."""
-  few = _LEAST_BIAS_RIDGE * _HALF_BIAS_RIDGE
-  return ridge * (few + ratings) / (_HALF_BIAS_RIDGE + ratings)
 
 
 def means_first(config: DPALSConfig) -> int:

@@ -65,7 +65,7 @@ class MomentsConfig:
     clip: By rating: residuals are clipped to this in products, in widths of the
       scale.
     pairs_from: By rating: how much more than is worth it noisy counts have to
-      promise of pairs of items; where they do not, means are asked for again.
+      promise of pairs of items; where they do not, means alone are asked for.
       0 always asks for pairs.
   """
 
@@ -176,16 +176,18 @@ def sensitivities(config: MomentsConfig) -> dict[str, float]:
   the first sums have a norm of at most 1, of the second the residuals' at most
   1 and the counts' at most `count_weight`. By rating, e e^T / ||e|| moves by at
   most sqrt 2 times what e moves by, which is `residual_move`, and so do counts,
-  whose row moves by 1. docs/privacy/moments.md has the proof.
+  whose row moves by 1. Ratings as they are move by one, and by its count.
+  docs/privacy/moments.md has the proof.
   """
   weight = config.count_weight
   if config.unit == 'user':
     return {'means': 1.0, 'moments': math.hypot(1.0, weight)}
-  _, bound, clip = bounds(config)
+  label, bound, clip = bounds(config)
   means = math.hypot(counted(config), residual_move(config, bound))
   rows = math.hypot(residual_move(config, clip) / clip, weight)
   moments = 2**0.5 * rows + (_CUTS + _FLOATS) * max(1.0, weight)
-  return {'means': means, 'moments': moments, 'means again': means}
+  instead = math.hypot(counted(config), label)
+  return {'means': means, 'moments': moments, 'ratings': instead}
 
 
 def residual_move(config: MomentsConfig, bound: int) -> float:
@@ -228,7 +230,7 @@ def lattice_spacings(
       f'epsilon={config.epsilon!r} needs more noise than int32 has room for '
       f'with num_items={num_items}: use a larger epsilon'
     )
-  return {**spacings, 'means': 1.0, 'means again': 1.0}
+  return {**spacings, 'means': 1.0, 'ratings': 1.0}
 
 
 def _shares(config: MomentsConfig) -> tuple[float, float]:
@@ -292,7 +294,7 @@ def _guarantee(
     f'{moved["means"]:.6g} in L2 norm), then sums of products of residuals and '
     'of counts of all pairs of items, those of two different items times the '
     f'square root of 2, {ANSWERS} times, with {noise["moments"]:.6g} each time '
-    f'(moved by at most {moved["moments"]:.6g})' + _instead(noise),
+    f'(moved by at most {moved["moments"]:.6g})' + _instead(noise, moved),
     'event': event,
     'tails': Tails(least, MAX_DRAWS, 1 + ANSWERS),
   }
@@ -319,12 +321,14 @@ def _guarantee(
   )
 
 
-def _instead(noise: dict[str, float]) -> str:
-  if 'means again' not in noise:
+def _instead(noise: dict[str, float], moved: dict[str, float]) -> str:
+  if 'ratings' not in noise:
     return ''
   return (
     ', or, where noisy counts say that there are too few ratings for these, '
-    f'counts and sums again, {ANSWERS} times, with {noise["means again"]:.6g}'
+    'counts and sums of ratings as they are, less the middle of the scale, '
+    f'{ANSWERS} times, with {noise["ratings"]:.6g} (moved by at most '
+    f'{moved["ratings"]:.6g})'
   )
 
 

@@ -36,14 +36,6 @@ GAUGE_POWER = 0.35
 ERROR_VARIANCE = 0.8
 # Of the slope on item means that each user fits to their own ratings.
 SLOPE_RIDGE = 4.0
-# A bias with ridge k and n ratings is no worse than the mean of these where
-# users' means vary by less than 2/k + 1/n of what ratings do. So where a user
-# has few, as far as noisy counts tell, its ridge is less: by this share without
-# any, and half of the way with so many.
-MIN_BIAS_RIDGE = 0.5
-HALF_BIAS_RIDGE = 20.0
-# Of the mean of all ratings around the middle of the scale; squared quarters.
-COMMON_VARIANCE = 0.5
 # Where there are fewer ratings, item means are asked for instead of factors: mu
 # N / sqrt(U I), and N / (U + I). A rating's own error is in both of the vectors
 # that are to predict it, and with few ratings of a row it is most of them: if

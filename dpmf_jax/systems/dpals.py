@@ -38,6 +38,7 @@ from dpmf_jax.systems import (
   dpals_users,
   dpals_votes,
 )
+from dpmf_jax.systems.row_means import own_bias_ridge
 from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Fit, Release, System
 
@@ -178,7 +179,7 @@ def _bias_ridge(hyper: Any, items: dpals_items.Items) -> jax.Array:
 
   They make up for what is not known of the mean of all ratings, too.
   """
-  ridge = plans.own_bias_ridge(hyper.final_bias_ridge, items.own)
+  ridge = own_bias_ridge(hyper.final_bias_ridge, items.own)
   _, variance = dpals_items.known_common(
     items, hyper.count_scale, hyper.quarter
   )

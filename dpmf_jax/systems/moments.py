@@ -13,7 +13,8 @@ By rating, rows in step 0 are as they are, and in step 1 they are divided by the
 square root of their norm, so that users with more ratings say more: no rating
 moves e e^T / ||e|| by more than sqrt 2 times what it moves e by. And where
 noisy counts say that there are too few ratings to tell pairs from noise, step 1
-asks for what step 0 did again, at the same cost.
+asks for counts and sums of ratings as they are, at the same cost, and the model
+is that of `power_mf` without factors.
 
 Everything after the sums is computed from noisy numbers, and free:
 `moments_items`.
@@ -53,6 +54,7 @@ from dpmf_jax.systems.moments_items import (
   item_counts,
   with_items,
   with_means,
+  with_ratings,
 )
 from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Fit, Release, System, Unit
@@ -75,6 +77,16 @@ def first_sums(state: State, data: Data, unit: Unit) -> jax.Array:
   else:
     v = jnp.ones(len(own.number))
   return kernel.first_moments(own, hyper.counted, v, hyper.means.spacing)
+
+
+def rating_sums(state: State, data: Data) -> jax.Array:
+  """The integers [I, 2] of counts and of ratings less the scale's middle.
+
+  Privacy: a rating moves one row of them, by at most `Plan.sensitivity`.
+  """
+  hyper = state.hyper._replace(sent_ridge=jnp.float32(jnp.inf))
+  state = state._replace(hyper=hyper, mean=jnp.zeros_like(state.mean))
+  return first_sums(state, data, 'rating')
 
 
 def second_sums(state: State, data: Data, unit: Unit) -> jax.Array:
@@ -127,7 +139,7 @@ def _second(key: jax.Array, state: State, data: Data, unit: Unit) -> State:
   return jax.lax.cond(
     pairs_pay(state),
     lambda state: _pairs(draws, state, data, unit),
-    lambda state: _again(draws, state, data),
+    lambda state: _ratings(draws, state, data),
     state,
   )
 
@@ -167,24 +179,17 @@ def _pairs(draws: noise.Draws, state: State, data: Data, unit: Unit) -> State:
   return with_items(state._replace(sums=sums), unit)
 
 
-def _again(draws: noise.Draws, state: State, data: Data) -> State:
-  """After the release of counts and residuals once more, by rating.
+def _ratings(draws: noise.Draws, state: State, data: Data) -> State:
+  """After the release of counts and of ratings as they are, by rating.
 
-  Privacy: the same integers as in the first step, with noise of their own in
-  each of ANSWERS. Of all answers their mean by precision is kept.
+  Privacy: each of ANSWERS has noise of its own.
   """
-  hyper, table = state.hyper, state.hyper.again
-  start = state._replace(mean=jnp.zeros_like(state.mean))
-  sums = first_sums(start, data, 'rating').T[..., None]
+  table, sums = state.hyper.ratings, rating_sums(state, data).T[..., None]
   # As many of the draws as there are numbers.
   draws = noise.Draws(*(part[:, : sums.shape[1]] for part in draws))
   answers = jnp.broadcast_to(sums, draws.value.shape)
   noisy = finite(table.add(answers, draws)).mean(axis=-1).T
-  before = jnp.square(hyper.means.std)
-  now = jnp.square(table.std) / ANSWERS
-  both = (state.sums.first * now + noisy * before) / (before + now)
-  std = jnp.sqrt(before * now / (before + now))
-  return with_means(state, both, std, 'rating')
+  return with_ratings(state, noisy, table.std / ANSWERS**0.5)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,9 +213,10 @@ def model(state: State, data: Data) -> Release:
   hyper, item = state.hyper, state.factors.item
   prior = jnp.zeros(item.shape[1]).at[-2].set(1.0)
   ridge = jnp.full_like(prior, state.ridge).at[-1].set(state.bias_ridge)
-  fit = Fit(prior, ridge.at[-2].set(jnp.inf))
+  fit = Fit(prior, ridge.at[-2].set(state.slope_ridge))
   count = item_counts(state.sums.first, hyper.counted, state.means_std)
-  items = Release(Factors(None, item), hyper.center, fit, count)
+  offset = hyper.center + state.common
+  items = Release(Factors(None, item), offset, fit, count)
   return fitted_users(data.by_user, items)
 
 
@@ -244,9 +250,17 @@ def moments(config: MomentsConfig) -> System:
       item_columns(jnp.zeros((items, rank)), zero),
     )
     sums = Sums(jnp.zeros((items, 2)), jnp.zeros((2, items, items)))
-    std, one = hyper.means.std, jnp.float32(1)
     return State(
-      factors, sums, std, zero, one, hyper.home_ridge, jnp.int32(0), hyper
+      factors,
+      sums,
+      means_std=hyper.means.std,
+      mean=zero,
+      common=jnp.float32(0),
+      ridge=jnp.float32(1),
+      bias_ridge=hyper.home_ridge,
+      slope_ridge=jnp.float32(jnp.inf),
+      done=jnp.int32(0),
+      hyper=hyper,
     )
 
   return plan(config).system(
@@ -263,7 +277,7 @@ def hyper_of(config: MomentsConfig, num_users: int, num_items: int) -> Any:
   """The traced settings for that many users and items."""
   spacing = lattice_spacings(config, num_users, num_items)
   tables = {
-    name.removeprefix('means '): noise.lattice_noise(
+    name: noise.lattice_noise(
       std,
       spacing[name],
       limit='int32: use a larger epsilon',

@@ -25,10 +25,14 @@ import jax.numpy as jnp
 
 from dpmf_jax.accounting.rounding import LABEL_BITS
 from dpmf_jax.kernels.dense import eigen
-from dpmf_jax.plans.dpals import own_bias_ridge
 from dpmf_jax.plans.moments import ANSWERS
 from dpmf_jax.systems.dpals_items import positive_counts
 from dpmf_jax.systems.moments_levels import Left, Levels, Sent, levels
+from dpmf_jax.systems.row_means import (
+  common_fit,
+  own_bias_ridge,
+  shrunk_means,
+)
 from dpmf_jax.types import Factors, Unit
 
 # Rows are shortened as if residuals were at least this, in 2^-9 of the scale.
@@ -63,6 +67,12 @@ _LEAST_SIZE = 0.05
 _BIASES, _OFF = 0.5, 0.3
 # What they may be.
 _LEAST_BIASES, _MOST_BIASES = 0.05, 2.0
+# Variances of users' slopes on means in quarters of the scale are about this in
+# that of residuals, differ by about that much, and are no less than the last.
+_SLOPES, _SLOPES_OFF, _LEAST_SLOPES = 0.125, 0.1, 1e-3
+# By rating, what the ridge of users' biases is multiplied by where sums tell
+# nothing of it: on the Netflix slice and on `made-handful` 1 is too little.
+_FEW_RIDGE = 1.4
 
 
 class Sums(NamedTuple):
@@ -77,8 +87,10 @@ class State(NamedTuple):
   sums: Sums
   means_std: jax.Array  # [] of the noise of `sums.first`
   mean: jax.Array  # [I], less the center
+  common: jax.Array  # [] what all means have in common, less the center
   ridge: jax.Array  # [] of users' vectors
   bias_ridge: jax.Array  # [] of users' biases, at home
+  slope_ridge: jax.Array  # [] of users' slopes on means, less what is common
   done: jax.Array  # int32, steps so far
   hyper: Any
 
@@ -118,7 +130,8 @@ def with_items(state: State, unit: Unit) -> State:
   second, stds = sums.second, (std, std / hyper.count_weight)
   if unit == 'rating':
     second, stds = _in_own_units(second, stds)
-  found = pairs_of(finite(second), count, stds, _ALONE[unit])
+  apart = (state.mean - _average(state.mean, count)) * 4 / hyper.width
+  found = pairs_of(finite(second), count, stds, _ALONE[unit], apart)
   if unit == 'rating':
     left = left_by_rating(found.number, hyper.sent_ridge)
     ridge = found.ridge * own_bias_ridge(hyper.home_ridge, found.number)
@@ -130,12 +143,57 @@ def with_items(state: State, unit: Unit) -> State:
     ridge = found.ridge / variance
   mean = item_means(sums.first, hyper.counted, state.means_std, left)
   mean = mean * hyper.width
-  item = item_columns(found.vector[:, -rank:], mean)
+  common = _average(mean, count)
+  item = item_columns(found.vector[:, -rank:], mean - common)
   return state._replace(
     factors=state.factors._replace(item=item),
     mean=mean,
+    common=common,
     ridge=found.ridge,
     bias_ridge=ridge,
+    slope_ridge=found.ridge / found.slope * jnp.square(hyper.width / 4),
+  )
+
+
+def _average(mean: jax.Array, count: jax.Array) -> jax.Array:
+  return jnp.sum(count * mean) / jnp.sum(count)
+
+
+def with_ratings(state: State, noisy: jax.Array, std: jax.Array) -> State:
+  """The state with means alone, of sums of ratings as they are, by rating.
+
+  Counts were asked for twice, and are their mean by precision. What is made of
+  them is what `power_mf` makes of such sums, but for ridges.
+  """
+  hyper, rated = state.hyper, state.sums.first[:, 0]
+  before, now = jnp.square(state.means_std), jnp.square(std)
+  count = (rated * now + noisy[:, 0] * before) / (before + now)
+  count_std = jnp.sqrt(before * now / (before + now))
+  quarter, label = hyper.width / 4, 2.0 ** (LABEL_BITS - 2)
+  known = shrunk_means(
+    count / hyper.counted,
+    noisy[:, 1] / label,
+    count_variance=jnp.square(count_std / hyper.counted),
+    total_variance=now / label**2,
+    most=len(state.factors.user),
+  )
+  common, bias_ridge = common_fit(
+    known,
+    now / label**2,
+    len(state.factors.user),
+    hyper.home_ridge * _FEW_RIDGE,
+  )
+  apart = (known.mean - known.common) * quarter
+  rank = state.factors.item.shape[1] - 2
+  item = item_columns(jnp.zeros((len(apart), rank)), apart)
+  return state._replace(
+    factors=state.factors._replace(item=item),
+    sums=state.sums._replace(first=jnp.stack([count, noisy[:, 1]], axis=1)),
+    means_std=count_std,
+    mean=known.mean * quarter,
+    common=common * quarter,
+    bias_ridge=bias_ridge,
+    slope_ridge=jnp.square(quarter) / _SLOPES,
   )
 
 
@@ -249,6 +307,7 @@ class Pairs(NamedTuple):
   number_error: jax.Array  # [] what noise makes that be off by
   common: jax.Array  # [] of a residual's square: product of any two of a user
   error: jax.Array  # [] what noise makes that be off by
+  slope: jax.Array  # [] of a residual's square: variance of slopes on means
 
 
 def bias_ridge(pairs: Pairs, sent: jax.Array, usual: jax.Array) -> jax.Array:
@@ -283,6 +342,7 @@ def pairs_of(
   count: jax.Array,
   stds: tuple[jax.Array, jax.Array],
   alone: float,
+  mean: jax.Array,
 ) -> Pairs:
   """Factors V of the covariance V V^T + ridge of a user's row of residuals.
 
@@ -299,6 +359,7 @@ def pairs_of(
     stds: of the noise on a diagonal entry of each; it is less by the square
       root of 2 off the diagonal.
     alone: x_i^2 is about the number of a user's ratings to minus this.
+    mean: [I] of items, less what they have in common, in quarters of the scale.
   """
   products, together = second
   items, diagonal = len(count), jnp.eye(len(count), dtype=bool)
@@ -343,11 +404,15 @@ def pairs_of(
   seen = scale * rated
 
   def factors(part_shared):
-    """V, if such parts [I] of items' variances are shared with others."""
+    """V, if such parts [I] of items' variances are shared with others.
+
+    None where the matrix is more negative than positive, as no covariance is:
+    what stands out of the noise is then how numbers of ratings differ.
+    """
     of_item = jnp.diag(part_shared * jnp.square(rated))
     matrix = jnp.where(diagonal, of_item, shared)
     size, axes = cleaned(matrix * (scale[:, None] * scale[None]), 1.0)
-    size = jnp.maximum(size, 0.0)
+    size = jnp.maximum(jnp.where(size[-1] > -size[0], size, 0.0), 0.0)
     # An eigenvector has errors of 1 / size in every entry.
     known = jnp.square(size[None] * seen[:, None])
     axes = axes * known / (known + jnp.sum(jnp.square(seen)) + 1e-30)
@@ -366,7 +431,16 @@ def pairs_of(
   vector = jnp.where(told, factors(part_shared), 0.0)
   own = 1 - jnp.sum(part[:, None] * jnp.square(vector))
   own = jnp.maximum(own, _LEAST_OWN)
-  return Pairs(vector, own, number, number_error, common, error)
+  # Slopes on means would give products of means, beside common and V.
+  means = jnp.where(diagonal, 0.0, mean[:, None] * mean[None])
+  rest = products - off * (common + vector @ vector.T)
+  known = jnp.maximum(jnp.sum(off * jnp.square(means)), 1e-30)
+  slope = jnp.sum(rest * means) / known
+  unsure = 2 * jnp.sum(jnp.square(means / (scale[:, None] * scale[None])))
+  unsure = unsure / jnp.square(known * _SLOPES_OFF)
+  slope = _SLOPES + (slope - _SLOPES) / (1 + unsure)
+  slope = jnp.maximum(finite(slope), _LEAST_SLOPES)
+  return Pairs(vector, own, number, number_error, common, error, slope)
 
 
 def cleaned(

@@ -60,7 +60,7 @@ from dpmf_jax.systems.row_factors import (
   second_moment,
   shrunk_rows,
 )
-from dpmf_jax.systems.row_means import Means, shrunk_means
+from dpmf_jax.systems.row_means import Means, common_fit, shrunk_means
 from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Fit, Kinds, Release, System
 
@@ -287,18 +287,15 @@ def _model(state: State, data: Data) -> Release:
 def _released(state: State) -> Release:
   """Items; users fit around no bias, slope 1 and no vector."""
   hyper, known, item = state.hyper, state.known, _items(state)
-  number = known.number.sum()
-  # Of the mean of all ratings, as far as noise leaves it unknown.
-  noise_left = len(item) * state.pair.total_variance / jnp.square(number)
-  gain = 1 / (1 + noise_left / hyper.common_variance)
-  offset = (hyper.low + hyper.high) / 2 + hyper.quarter * gain * known.common
+  common, bias_ridge = common_fit(
+    known,
+    state.pair.total_variance,
+    len(state.factors.user),
+    hyper.bias_ridge,
+  )
+  offset = (hyper.low + hyper.high) / 2 + hyper.quarter * common
   prior = jnp.zeros(item.shape[1]).at[0].set(1.0)
   ridge = jnp.full_like(prior, hyper.vector_ridge).at[0].set(hyper.slope_ridge)
-  own = number / len(state.factors.user)
-  share = hyper.min_bias_ridge * hyper.half_bias_ridge + own
-  bias_ridge = hyper.bias_ridge * share / (hyper.half_bias_ridge + own)
-  # Biases make up for that, too.
-  bias_ridge = 1 / (1 / bias_ridge + gain * noise_left)
   ridge = (ridge * jnp.square(hyper.quarter)).at[1].set(bias_ridge)
   fit = Fit(prior, ridge)
   return Release(Factors(None, item), offset, fit, known.number)
@@ -431,9 +428,6 @@ def _hyper(config: PowerMFConfig) -> Any:
     gauge_power=settings.GAUGE_POWER,
     error_variance=settings.ERROR_VARIANCE,
     slope_ridge=settings.SLOPE_RIDGE,
-    min_bias_ridge=settings.MIN_BIAS_RIDGE,
-    half_bias_ridge=settings.HALF_BIAS_RIDGE,
-    common_variance=settings.COMMON_VARIANCE,
     min_signal=settings.MIN_SIGNAL,
     min_own=settings.MIN_OWN,
     loss=settings.loss(config),

@@ -37,6 +37,13 @@ _TAIL = 4.0
 _SPREAD, _SPREAD_ROWS = 1.0, 10.0
 _VARIANCE, _VARIANCE_ROWS = 0.3, 20.0
 _SLOPE_VARIANCE = 1 / 400.0
+# Of the mean of all ratings around the middle of the scale; squared quarters.
+_COMMON_VARIANCE = 0.5
+# A bias with ridge k and n ratings is no worse than the mean of these where
+# users' means vary by less than 2/k + 1/n of what ratings do. So where a user
+# has few, as far as noisy counts tell, its ridge is less: by this share without
+# any, and half of the way with so many.
+_MIN_BIAS_RIDGE, _HALF_BIAS_RIDGE = 0.5, 20.0
 
 
 class Means(NamedTuple):
@@ -145,6 +152,28 @@ def shrunk_means(
   left = laws[4] * (1 - gain * n) + jnp.square(given - mean[:, None])
   common = (mean * number).sum() / number.sum()
   return Means(mean, number, common, (chance * left).sum(axis=1))
+
+
+def common_fit(
+  known: Means, total_variance: jax.Array, num_users: int, ridge: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """[] the common mean as far as it is known, and the ridge of users' biases.
+
+  `ridge` is that of users with many ratings.
+  """
+  number = known.number.sum()
+  # Of the mean of all ratings, as far as noise leaves it unknown.
+  noise_left = len(known.number) * total_variance / jnp.square(number)
+  gain = 1 / (1 + noise_left / _COMMON_VARIANCE)
+  bias_ridge = own_bias_ridge(ridge, number / num_users)
+  # Biases make up for that, too.
+  return gain * known.common, 1 / (1 / bias_ridge + gain * noise_left)
+
+
+def own_bias_ridge(ridge: jax.Array, ratings: jax.Array) -> jax.Array:
+  """`ridge` of users' biases where a user has about so many ratings."""
+  few = _MIN_BIAS_RIDGE * _HALF_BIAS_RIDGE
+  return ridge * (few + ratings) / (_HALF_BIAS_RIDGE + ratings)
 
 
 def _nodes(

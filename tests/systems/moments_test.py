@@ -70,9 +70,13 @@ def _sums(state, data, unit: Unit = 'user'):
 def released_numbers(state, data, unit: Unit = 'user'):
   """The integers of both steps that get noise, for these means."""
   first, second = _sums(state, data, unit)
-  return {'means': np.asarray(first, int), 'moments': upper(second)}
+  numbers = {'means': np.asarray(first, int), 'moments': upper(second)}
+  if unit == 'rating':
+    numbers['ratings'] = np.asarray(_rating_sums(state, data), int)
+  return numbers
 
 
+_rating_sums = jax.jit(moments.rating_sums)
 _first = jax.jit(moments._first, static_argnums=3)
 _residuals = jax.jit(moments._residuals)
 _residuals_of = jax.jit(kernel.residuals)
@@ -281,7 +285,7 @@ def test_taking_a_rating_away_moves_sums_by_its_users_terms_alone(crowd):
     *np.flatnonzero(crowd.user < 2)[::5],
     *np.flatnonzero((crowd.user > 1) & (crowd.user < 7)),
   ]
-  moved = {'means': [], 'moments': []}
+  moved = {'means': [], 'moments': [], 'ratings': []}
   for place in places:
     without = np.arange(len(crowd)) != place
     # With somebody else, as there must be ratings.
@@ -295,6 +299,9 @@ def test_taking_a_rating_away_moves_sums_by_its_users_terms_alone(crowd):
       # Exactly: no other user's term changed by a single step.
       np.testing.assert_array_equal(move, one[name] - other[name])
       lengths.append(np.linalg.norm(move * spacing[name]))
+    # As it is, a rating is in the sums of its own item alone.
+    (row,) = np.flatnonzero((total['ratings'] - rest['ratings']).any(axis=1))
+    assert row == crowd.item[place]
   for name, lengths in moved.items():
     assert 0.5 * plan(config).sensitivity[name] < max(lengths)
     assert max(lengths) <= plan(config).sensitivity[name]
@@ -525,8 +532,8 @@ def test_noise_is_what_the_plan_says_and_symmetric(crowd):
 
 
 @pytest.mark.slow
-def test_too_few_ratings_for_pairs_are_asked_for_again():
-  """By noisy counts; what is kept has the noise of all answers together."""
+def test_too_few_ratings_for_pairs_are_asked_for_as_they_are():
+  """By noisy counts; counts that are kept have the noise of all answers."""
   rows = [(u, i, 5.0 - (u + i) % 2) for u in range(300) for i in range(2)]
   data = training_data(table(rows, 300, ITEMS))
   config = settings(**BY_RATING, epsilon=0.5)
@@ -543,12 +550,15 @@ def test_too_few_ratings_for_pairs_are_asked_for_again():
 
   keys = lambda seed: jax.random.split(jax.random.key(seed), 300)
   first, second = map(np.asarray, runs(keys(2), keys(3)))
-  exact = released_numbers(start, data, 'rating')['means']
-  made = plan(config)
-  event = made.guarantee.event
-  assert isinstance(event, accounting.Gaussian)
-  std = event.noise_multiplier * made.sensitivity['means']
-  assert np.std(first - exact[None]) == pytest.approx(std, rel=0.03)
+  counts, totals = np.moveaxis(
+    first - released_numbers(start, data, 'rating')['ratings'][None], -1, 0
+  )
+  stds = plan(config).noise
+  answer = stds['ratings'] / ANSWERS**0.5
+  assert np.std(totals) == pytest.approx(answer, rel=0.05)
+  both = (stds['means'] ** -2 + answer**-2) ** -0.5
+  assert both < 0.95 * answer
+  assert np.std(counts) == pytest.approx(both, rel=0.05)
   assert not second.any()
   many = [(u, i, 5.0 - (u + i) % 2) for u in range(300) for i in range(ITEMS)]
   full = training_data(table(many, 300, ITEMS))
@@ -620,8 +630,8 @@ def test_the_two_steps_spend_what_is_stated(epsilon, share, unit):
     for name, std in made.noise.items()
   }
   # By rating the second step asks for one of two, each at the same cost.
-  again = each.get('means again', each['moments'])
-  assert again == pytest.approx(each['moments'], rel=1e-12)
+  other = each.get('ratings', each['moments'])
+  assert other == pytest.approx(each['moments'], rel=1e-12)
   spent = sum(number * each[name] for name, number in answers.items())
   event = made.guarantee.event
   assert isinstance(event, accounting.Gaussian)
@@ -788,7 +798,8 @@ def test_what_pairs_have_in_common_says_how_users_differ():
     common = (sent / both) ** 2 * variance + number / both**2 - 2 / both
     common = common / (1 + common)
     pairs = moments_items.Pairs(
-      jnp.zeros((3, 3)), *map(jnp.float32, (1.0, number, 0.1, common, error))
+      jnp.zeros((3, 3)),
+      *map(jnp.float32, (1.0, number, 0.1, common, error, 0.1)),
     )
     return float(
       moments_items.bias_ridge(pairs, jnp.float32(sent), jnp.float32(4))
@@ -799,6 +810,51 @@ def test_what_pairs_have_in_common_says_how_users_differ():
   assert ridge(0.1) > 7
   # What noise hides is not taken for anything.
   assert ridge(1.0, error=100.0) == pytest.approx(4, rel=1e-2)
+
+
+def pairs_with(shared, std, mean, users=4e4):
+  """What is made of items that are rated alike, by users of 5 ratings."""
+  items = len(mean)
+  together = np.full((items, items), users * 4 / items**2)
+  np.fill_diagonal(together, users / items)
+  products = together * (np.eye(items) + shared * (1 - np.eye(items)))
+  return _pairs_of(
+    jnp.asarray(np.stack([products, together]), 'float32'),
+    jnp.ones(items),
+    (jnp.float32(std), jnp.float32(std)),
+    1.0,
+    jnp.asarray(mean, 'float32'),
+  )
+
+
+_pairs_of = jax.jit(moments_items.pairs_of, static_argnums=3)
+
+
+def test_products_of_means_say_how_users_slopes_differ():
+  mean = np.linspace(-1, 1, 40)
+  slopes = lambda variance: variance * np.outer(mean, mean)
+  # So much noise that there are no vectors, and yet one number stands out.
+  found = [pairs_with(slopes(each), 90.0, mean) for each in (0.05, 0.25)]
+  assert not any(np.asarray(each.vector).any() for each in found)
+  small, large = (float(each.slope) for each in found)
+  assert small < 0.1 < 0.15 < large < 0.25
+  # What noise hides is not taken for anything, and what vectors have is theirs.
+  hidden = pairs_with(slopes(0.25), 1e5, mean)
+  assert float(hidden.slope) == pytest.approx(0.125, abs=1e-3)
+  shared = pairs_with(slopes(0.25), 0.1, mean)
+  assert np.asarray(shared.vector).any()
+  assert float(shared.slope) < 0.02
+
+
+def test_more_negative_than_positive_products_give_no_vectors():
+  rng = np.random.default_rng(4)
+  one, other = rng.choice([-1.0, 1.0], (2, 20))
+  one, other = np.outer(one, one), np.outer(other, other)
+  mean = np.linspace(-1, 1, 20)
+  taste = pairs_with(0.3 * one - 0.1 * other, 1.0, mean)
+  assert np.asarray(taste.vector).any()
+  wrong = pairs_with(0.3 * one - 0.6 * other, 1.0, mean)
+  assert not np.asarray(wrong.vector).any()
 
 
 def sent_by(users, rated, level, mean, reference, seed=0):
