@@ -51,7 +51,6 @@ from dpmf_jax.systems.moments_items import (
   Sums,
   finite,
   item_columns,
-  item_counts,
   with_items,
   with_means,
   with_ratings,
@@ -124,7 +123,7 @@ def _first(key: jax.Array, state: State, data: Data, unit: Unit) -> State:
   hyper, sums = state.hyper, first_sums(state, data, unit)
   (draws,) = noise.draws(key, [sums.shape], data.by_user.mesh)
   noisy = finite(hyper.means.add(sums, draws))
-  return with_means(state, noisy, hyper.means.std, unit)
+  return with_means(state, noisy, unit)
 
 
 def _second(key: jax.Array, state: State, data: Data, unit: Unit) -> State:
@@ -214,9 +213,8 @@ def model(state: State, data: Data) -> Release:
   prior = jnp.zeros(item.shape[1]).at[-2].set(1.0)
   ridge = jnp.full_like(prior, state.ridge).at[-1].set(state.bias_ridge)
   fit = Fit(prior, ridge.at[-2].set(state.slope_ridge))
-  count = item_counts(state.sums.first, hyper.counted, state.means_std)
   offset = hyper.center + state.common
-  items = Release(Factors(None, item), offset, fit, count)
+  items = Release(Factors(None, item), offset, fit, state.count)
   return fitted_users(data.by_user, items)
 
 
@@ -249,11 +247,15 @@ def moments(config: MomentsConfig) -> System:
       jnp.zeros((users, rank + 2)).at[:, -2].set(1.0),
       item_columns(jnp.zeros((items, rank)), zero),
     )
-    sums = Sums(jnp.zeros((items, 2)), jnp.zeros((2, items, items)))
+    sums = Sums(
+      first=jnp.zeros((items, 2)),
+      second=jnp.zeros((2, items, items)),
+      ratings=jnp.zeros((items, 2)),
+    )
     return State(
       factors,
       sums,
-      means_std=hyper.means.std,
+      count=jnp.ones(items),
       mean=zero,
       common=jnp.float32(0),
       ridge=jnp.float32(1),

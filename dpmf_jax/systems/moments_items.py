@@ -40,6 +40,9 @@ LEAST_RESIDUAL = 16
 # Of the noise, by which its effect on eigenvalues is smoothed, and what the
 # effect is multiplied by: estimates of counts are noisy, too.
 _SMOOTH, _MORE = 1.0, 1.2
+# There are no vectors where the largest eigenvalue is less than so many times
+# the most negative one: on the Netflix slice they do harm there.
+_NEGATIVE = 2.0
 # About the part of a residual's variance that no other rating tells, to begin
 # with, and how often it is computed anew.
 _OWN, _TIMES = 0.8, 4
@@ -80,12 +83,13 @@ class Sums(NamedTuple):
 
   first: jax.Array  # [I, 2]: counts and residuals
   second: jax.Array  # [2, I, I], symmetric: residuals and counts
+  ratings: jax.Array  # [I, 2]: counts and ratings, in place of the second
 
 
 class State(NamedTuple):
   factors: Factors  # users are not kept; items (V, mean, 1)
   sums: Sums
-  means_std: jax.Array  # [] of the noise of `sums.first`
+  count: jax.Array  # [I] how often items are rated, in any unit
   mean: jax.Array  # [I], less the center
   common: jax.Array  # [] what all means have in common, less the center
   ridge: jax.Array  # [] of users' vectors
@@ -99,9 +103,7 @@ def finite(noisy: jax.Array) -> jax.Array:
   return jnp.where(jnp.isfinite(noisy), noisy, 0.0)
 
 
-def with_means(
-  state: State, noisy: jax.Array, std: jax.Array, unit: Unit
-) -> State:
+def with_means(state: State, noisy: jax.Array, unit: Unit) -> State:
   """The state with means alone."""
   hyper, sums = state.hyper, state.sums._replace(first=noisy)
   users = len(state.factors.user)
@@ -112,20 +114,21 @@ def with_means(
   else:
     left, variance = _levels(state._replace(sums=sums), own, None)
     ridge = 1 / variance
+  std = hyper.means.std
   mean = item_means(noisy, hyper.counted, std, left) * hyper.width
   rank = state.factors.item.shape[1] - 2
   item = item_columns(jnp.zeros((len(mean), rank)), mean)
   factors = state.factors._replace(item=item)
+  count = item_counts(noisy, hyper.counted, std)
   return state._replace(
-    sums=sums, mean=mean, means_std=std, bias_ridge=ridge, factors=factors
+    sums=sums, count=count, mean=mean, bias_ridge=ridge, factors=factors
   )
 
 
 def with_items(state: State, unit: Unit) -> State:
   """The state with means, factors and the ridge that its sums give."""
-  hyper, sums = state.hyper, state.sums
+  hyper, sums, count = state.hyper, state.sums, state.count
   rank = state.factors.item.shape[1] - 2
-  count = item_counts(sums.first, hyper.counted, state.means_std)
   std = hyper.moments.std / ANSWERS**0.5
   second, stds = sums.second, (std, std / hyper.count_weight)
   if unit == 'rating':
@@ -141,7 +144,7 @@ def with_items(state: State, unit: Unit) -> State:
     own = ratings_of_a_user(sums.first, hyper.counted, users, unit)
     left, variance = _levels(state, own, found)
     ridge = found.ridge / variance
-  mean = item_means(sums.first, hyper.counted, state.means_std, left)
+  mean = item_means(sums.first, hyper.counted, hyper.means.std, left)
   mean = mean * hyper.width
   common = _average(mean, count)
   item = item_columns(found.vector[:, -rank:], mean - common)
@@ -166,7 +169,7 @@ def with_ratings(state: State, noisy: jax.Array, std: jax.Array) -> State:
   them is what `power_mf` makes of such sums, but for ridges.
   """
   hyper, rated = state.hyper, state.sums.first[:, 0]
-  before, now = jnp.square(state.means_std), jnp.square(std)
+  before, now = jnp.square(hyper.means.std), jnp.square(std)
   count = (rated * now + noisy[:, 0] * before) / (before + now)
   count_std = jnp.sqrt(before * now / (before + now))
   quarter, label = hyper.width / 4, 2.0 ** (LABEL_BITS - 2)
@@ -188,8 +191,8 @@ def with_ratings(state: State, noisy: jax.Array, std: jax.Array) -> State:
   item = item_columns(jnp.zeros((len(apart), rank)), apart)
   return state._replace(
     factors=state.factors._replace(item=item),
-    sums=state.sums._replace(first=jnp.stack([count, noisy[:, 1]], axis=1)),
-    means_std=count_std,
+    sums=state.sums._replace(ratings=noisy),
+    count=item_counts(count[:, None], hyper.counted, count_std),
     mean=known.mean * quarter,
     common=common * quarter,
     bias_ridge=bias_ridge,
@@ -215,7 +218,7 @@ def ratings_of_a_user(
 def item_counts(
   noisy: jax.Array, counted: jax.Array, std: jax.Array
 ) -> jax.Array:
-  """Sums [I] of users' weights, above 0, from the first sums [I, 2]."""
+  """Sums [I] of users' weights, above 0, from sums with counts first."""
   error = jnp.broadcast_to(std, noisy.shape[:1])
   count = positive_counts(noisy[:, 0], error) / counted
   return jnp.maximum(count, 1e-3 * jnp.max(count))
@@ -257,7 +260,7 @@ def left_by_rating(number: jax.Array, ridge: jax.Array) -> Left:
 
 def _levels(state: State, own: jax.Array, found: Pairs | None) -> Levels:
   """How users differ in level, if they have about `own` ratings, by user."""
-  hyper, (first, second) = state.hyper, state.sums
+  hyper, (first, second, _) = state.hyper, state.sums
   users = having = len(state.factors.user)
   number, error = own, _NUMBER_OFF * own
   product, unknown = jnp.float32(0), jnp.float32(1e6)
@@ -271,11 +274,12 @@ def _levels(state: State, own: jax.Array, found: Pairs | None) -> Levels:
     number = jnp.clip(number, 1.0, len(first))
     error = error * jnp.sqrt(others / (others + 1))
     product, unknown = found.common, found.error
-  count = item_counts(first, hyper.counted, state.means_std)
+  means_std = hyper.means.std
+  count = item_counts(first, hyper.counted, means_std)
   reference = jnp.sum(count * state.mean) / jnp.sum(count) / hyper.width
   weight = jnp.sum(count)
   # A mean that is noise would be thought one of which little is left.
-  noise = state.means_std * jnp.sqrt(1.0 * len(count)) / weight
+  noise = means_std * jnp.sqrt(1.0 * len(count)) / weight
   usual = _COMMON * 2**LABEL_BITS * left_by_rating(number, hyper.sent_ridge)[0]
   mean = jnp.sum(first[:, 1]) / weight
   # Counts have as much noise as what is over them.
@@ -406,13 +410,15 @@ def pairs_of(
   def factors(part_shared):
     """V, if such parts [I] of items' variances are shared with others.
 
-    None where the matrix is more negative than positive, as no covariance is:
-    what stands out of the noise is then how numbers of ratings differ.
+    None where the matrix is more negative than a covariance can be: what stands
+    out of the noise is then how numbers of ratings differ.
     """
     of_item = jnp.diag(part_shared * jnp.square(rated))
     matrix = jnp.where(diagonal, of_item, shared)
     size, axes = cleaned(matrix * (scale[:, None] * scale[None]), 1.0)
-    size = jnp.maximum(jnp.where(size[-1] > -size[0], size, 0.0), 0.0)
+    size = jnp.maximum(
+      jnp.where(size[-1] > -_NEGATIVE * size[0], size, 0.0), 0.0
+    )
     # An eigenvector has errors of 1 / size in every entry.
     known = jnp.square(size[None] * seen[:, None])
     axes = axes * known / (known + jnp.sum(jnp.square(seen)) + 1e-30)
@@ -434,12 +440,14 @@ def pairs_of(
   # Slopes on means would give products of means, beside common and V.
   means = jnp.where(diagonal, 0.0, mean[:, None] * mean[None])
   rest = products - off * (common + vector @ vector.T)
-  known = jnp.maximum(jnp.sum(off * jnp.square(means)), 1e-30)
-  slope = jnp.sum(rest * means) / known
+  # Its square is above 0, too.
+  known = jnp.maximum(jnp.sum(off * jnp.square(means)), 1e-12)
+  # Where noise makes counts negative, this is anything.
+  slope = jnp.clip(finite(jnp.sum(rest * means) / known), -1.0, 1.0)
   unsure = 2 * jnp.sum(jnp.square(means / (scale[:, None] * scale[None])))
   unsure = unsure / jnp.square(known * _SLOPES_OFF)
   slope = _SLOPES + (slope - _SLOPES) / (1 + unsure)
-  slope = jnp.maximum(finite(slope), _LEAST_SLOPES)
+  slope = jnp.maximum(slope, _LEAST_SLOPES)
   return Pairs(vector, own, number, number_error, common, error, slope)
 
 
