@@ -214,7 +214,7 @@ def model(state: State, data: Data) -> Release:
   ridge = jnp.full_like(prior, state.ridge).at[-1].set(state.bias_ridge)
   fit = Fit(prior, ridge.at[-2].set(state.slope_ridge))
   offset = hyper.center + state.common
-  items = Release(Factors(None, item), offset, fit, state.count)
+  items = Release(Factors(None, item), offset, fit, state.number)
   return fitted_users(data.by_user, items)
 
 
@@ -255,7 +255,7 @@ def moments(config: MomentsConfig) -> System:
     return State(
       factors,
       sums,
-      count=jnp.ones(items),
+      number=jnp.ones(items),
       mean=zero,
       common=jnp.float32(0),
       ridge=jnp.float32(1),

@@ -89,7 +89,7 @@ class Sums(NamedTuple):
 class State(NamedTuple):
   factors: Factors  # users are not kept; items (V, mean, 1)
   sums: Sums
-  count: jax.Array  # [I] how often items are rated, in any unit
+  number: jax.Array  # [I] how often items are rated, in any unit
   mean: jax.Array  # [I], less the center
   common: jax.Array  # [] what all means have in common, less the center
   ridge: jax.Array  # [] of users' vectors
@@ -121,13 +121,13 @@ def with_means(state: State, noisy: jax.Array, unit: Unit) -> State:
   factors = state.factors._replace(item=item)
   count = item_counts(noisy, hyper.counted, std)
   return state._replace(
-    sums=sums, count=count, mean=mean, bias_ridge=ridge, factors=factors
+    sums=sums, number=count, mean=mean, bias_ridge=ridge, factors=factors
   )
 
 
 def with_items(state: State, unit: Unit) -> State:
   """The state with means, factors and the ridge that its sums give."""
-  hyper, sums, count = state.hyper, state.sums, state.count
+  hyper, sums, count = state.hyper, state.sums, state.number
   rank = state.factors.item.shape[1] - 2
   std = hyper.moments.std / ANSWERS**0.5
   second, stds = sums.second, (std, std / hyper.count_weight)
@@ -192,7 +192,7 @@ def with_ratings(state: State, noisy: jax.Array, std: jax.Array) -> State:
   return state._replace(
     factors=state.factors._replace(item=item),
     sums=state.sums._replace(ratings=noisy),
-    count=item_counts(count[:, None], hyper.counted, count_std),
+    number=item_counts(count[:, None], hyper.counted, count_std),
     mean=known.mean * quarter,
     common=common * quarter,
     bias_ridge=bias_ridge,
