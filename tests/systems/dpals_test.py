@@ -31,7 +31,6 @@ from dpmf_jax.plans.dpals import (
   alternatives,
   check_tails,
   lattice_spacing,
-  own_bias_ridge,
   plan,
   resolved,
   terms_bound,
@@ -51,6 +50,7 @@ from dpmf_jax.systems import (
   dpals_votes,
   made,
 )
+from dpmf_jax.systems.row_means import own_bias_ridge
 from dpmf_jax.training import fit
 
 SCALE = (1.0, 5.0)
