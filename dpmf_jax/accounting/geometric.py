@@ -34,6 +34,8 @@ MAX_DIGITS = 22
 # epsilon 2^J is at least this, and less than twice as much: the noise ends with
 # a chance of about e^-32 at most, where the last coin still has 18 bits.
 _REACH = 32.0
+# The least epsilon of a count for which there are digits enough.
+LEAST = _REACH / 2**MAX_DIGITS
 
 
 class Law(NamedTuple):
@@ -66,8 +68,7 @@ def law(epsilon: float) -> Law:
   digits = max(0, math.ceil(math.log2(_REACH / epsilon)))
   if digits > MAX_DIGITS or epsilon > 1:
     raise ValueError(
-      f'epsilon={epsilon!r} of a count must be in '
-      f'[{_REACH / 2**MAX_DIGITS:.3g}, 1]'
+      f'epsilon={epsilon!r} of a count must be in [{LEAST:.3g}, 1]'
     )
   whole, most = 2**WORD_BITS, _less_than_exp(epsilon)
   coins, odds, last = [], Fraction(1), Fraction(1)

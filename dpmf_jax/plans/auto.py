@@ -18,6 +18,10 @@ _RANKS = 3, 16
 # Part of epsilon that ratings are counted with, where there may be factors. The
 # noise of the count is then a few percent of what decides, 26 (U + I), or less.
 _NUMBER_SHARE = 0.002
+# Part of epsilon that users' levels are asked for with, where item means alone
+# are released, and the least of epsilon and of its product with U for which the
+# answer stands out of the noise.
+_LEVEL_SHARE, _LEVEL_EPSILON, _LEVEL_USERS = 0.02, 0.1, 3500.0
 # Below this, vectors cost the items' means more than they bring. Between the
 # two ways MovieLens-100K has 25 to 35, MovieLens-1M 30 to 45.
 _VECTORS_FROM = 33.0
@@ -111,7 +115,10 @@ def recommended(
   user must have ratings of. With factors it counts ratings first, if it is not
   in a ledger, and releases item means alone where there are too few
   (`number_share`); factors are then also tried where whole users would have
-  some. Unit 'user' is `dpals`, with a rank by `auto.rank_for`.
+  some. Where means alone may be all, epsilon is at least 0.1 and epsilon U
+  at least 3,500, it asks for users' levels (`level_share`; not with factors in
+  a ledger, nor of more users than int32 has room for). Unit 'user' is `dpals`,
+  with a rank by `auto.rank_for`.
 
   Args:
     unit: what is protected.
@@ -159,9 +166,17 @@ def recommended(
       rank = math.floor(strength / _SIGNAL_PER_FACTOR + 0.5)
       rank = min(max(rank, lowest), highest)
       rounds = 6 if strength < _MANY_ROUNDS else 8
+  number_share = _NUMBER_SHARE if rank and not in_ledger else 0.0
+  levels = (
+    (not rank or number_share > 0)
+    and epsilon >= _LEVEL_EPSILON
+    and epsilon * num_users >= _LEVEL_USERS
+    and num_users <= power_mf.MAX_LEVEL_USERS
+  )
   return 'power_mf', {
     'relation': 'add_remove',
     'rank': rank,
     'rounds': rounds,
-    'number_share': _NUMBER_SHARE if rank and not in_ledger else 0.0,
+    'number_share': number_share,
+    'level_share': _LEVEL_SHARE if levels else 0.0,
   }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,15 @@ SLOPE_RIDGE = 4.0
 # 0.04 at epsilon 20, and on MovieLens-100K, which has 30, they gain 0.02.
 MIN_SIGNAL = 27.0
 MIN_OWN = 26.0
+# What item means leave of ratings is clipped to six steps of a fourth of a
+# quarter when users' levels are asked for, and of no user more than eight
+# ratings count: few ratings are where a bias has to be shrunk.
+LEVEL_STEPS, LEVEL_BOUND, LEVEL_RATINGS = 4, 6, 8
+# Sums over users are less than 2^30, and those of a user fit int32.
+MAX_LEVEL_USERS = 2**30 // (LEVEL_RATINGS * LEVEL_BOUND**2)
+MAX_LEVEL_ITEMS = (2**31 - 1) // LEVEL_BOUND**2
+# Part of what levels may spend that goes to products; the rest is for squares.
+_PRODUCTS = 2 / 3
 
 
 @declare.config
@@ -54,7 +64,8 @@ class PowerMFConfig:
   the noise alone, and 0 is as much as they cost.
 
   Attributes:
-    rank: Number of factors; 0 releases item means alone, with L2-Laplace noise.
+    rank: Number of factors; 0 releases item means alone, with L2-Laplace noise
+      (and, with level_share, how biases are shrunk).
     rounds: How often both sides' factors are asked for.
     mean_share: Part of the squared privacy loss spent on item means.
     bias_share: Part of the squared privacy loss spent on user biases; factors
@@ -73,6 +84,9 @@ class PowerMFConfig:
       item means alone are released, with L2-Laplace noise as with rank 0. With
       0 it is not asked for and all noise is Gaussian, of which more runs fit
       into the budget of a ledger.
+    level_share: Part of epsilon, where item means alone are released, for how
+      much users differ in level, which says how their biases are shrunk. With
+      0 it is not asked for.
     shift: Bits dropped from exact counts and sums; more for more users.
     lattice_bits: Sums of factors are rounded to 2^-this of their largest term,
       for at most 2^(30 - this) users and items.
@@ -92,6 +106,7 @@ class PowerMFConfig:
   relaxation: float = declare.setting(default=0.5, above=0, maximum=1)
   caution: float = declare.setting(default=1.0, minimum=0)
   number_share: float = declare.setting(default=0.0, minimum=0, maximum=0.5)
+  level_share: float = declare.setting(default=0.0, minimum=0, maximum=0.5)
   bias_ridge: float = declare.own_ridge(default=5.0, what='a bias')
   vector_ridge: float = declare.own_ridge(default=1.5, what='a vector')
   shift: int = declare.setting(default=6, minimum=0, maximum=PRODUCT_BITS)
@@ -105,9 +120,14 @@ class PowerMFConfig:
     declare.check_scale_near_zero(self)
     if self.rank and not self.delta > 0:
       raise ValueError('delta=0 needs rank=0: Gaussian noise has no pure form')
+    if self.level_share and self.rank and not self.number_share:
+      raise ValueError(
+        f'level_share={self.level_share!r} needs rank=0 or a number_share: '
+        'levels are asked for where item means are all there is'
+      )
     if not self.rank:
       declare.check_max_epsilon(self, tails.max_l2_laplace_epsilon(2))
-      declare.check_min_delta(self, tails.l2_laplace_uncovered(self.epsilon, 2))
+      declare.check_min_delta(self, _means_ends(self))
     plan(self)  # raises for so little noise that the end of its tails tells
 
   @property
@@ -140,6 +160,72 @@ def _parts(config: PowerMFConfig) -> _Parts:
   )
 
 
+class _Levels(NamedTuple):
+  """Noise on how users differ in level, and what that spends."""
+
+  product: geometric.Law
+  square: geometric.Law
+  epsilon: float
+  uncovered: float
+
+
+def level_sensitivities() -> tuple[int, int]:
+  """How far one rating moves the two integers that `levels_of_users` gives.
+
+  With n ratings of at most Y in size, sum s and sum of squares q, a user has
+  the terms m min(n, L) and min(n, L) q / n, from n = 2 on, where m = (s^2 - q)
+  / (n (n - 1)). One rating y more makes m less by 2 (m - s y / n) / (n + 1). So
+  for n < L the first moves by |2 s y / n - m| <= 3 Y^2, from n = L on by at
+  most 4 Y^2 L / (L + 1), and the second by Y^2; both by at most 2 Y^2 where n
+  goes from 1 to 2. As these are integers, rounding adds nothing; one more is
+  for float32.
+  """
+  square = LEVEL_BOUND**2
+  large = 4 * square * LEVEL_RATINGS // (LEVEL_RATINGS + 1)
+  return max(3 * square, large) + 1, 2 * square + 1
+
+
+def level_laws(config: PowerMFConfig) -> _Levels | None:
+  """Of the noise on both integers, where users' levels are asked for."""
+  if not config.level_share:
+    return None
+  epsilon = _parts(config).epsilon if config.rank else config.epsilon
+  # More than 1 would tell nothing more.
+  spent = min(config.level_share * epsilon, 1.0)
+  moves = product, square = level_sensitivities()
+  each = spent * _PRODUCTS / product, spent * (1 - _PRODUCTS) / square
+  if min(each) < geometric.LEAST:
+    least = spent * geometric.LEAST / min(each)
+    raise ValueError(
+      f'level_share={config.level_share!r} of epsilon={epsilon!r} is less than '
+      f'{least:.3g}, which has as much noise as there is room for: use a '
+      'larger one, or 0'
+    )
+  laws = [*map(geometric.law, each)]
+  # A count that moves by several is as one that moves by 1 so many times.
+  costs = [
+    (moved * law.epsilon, moved * math.exp(moved * law.epsilon) * law.uncovered)
+    for moved, law in zip(moves, laws, strict=True)
+  ]
+  epsilons, ends = zip(*costs, strict=True)
+  return _Levels(*laws, sum(epsilons), sum(ends))
+
+
+def check_levels(config: PowerMFConfig, num_users: int, num_items: int) -> None:
+  """Refuses sizes for which integers of users' levels have no room."""
+  if not config.level_share:
+    return
+  for what, number, most in (
+    ('users', num_users, MAX_LEVEL_USERS),
+    ('items', num_items, MAX_LEVEL_ITEMS),
+  ):
+    if number > most:
+      raise ValueError(
+        f'level_share needs at most {most:,} {what}, for int32, and there are '
+        f'{number:,}: set it to 0'
+      )
+
+
 def _shares(config: PowerMFConfig) -> tuple[float, ...]:
   """Parts of the squared privacy loss, one for each step; their sum is 1."""
   weight = np.geomspace(1.0, GROWTH, 2 * config.rounds)
@@ -159,7 +245,7 @@ def _event(config: PowerMFConfig, most: float) -> accounting.Gaussian:
   if config.decides:
     _, epsilon, delta = _parts(config)
     # What delta pays for is the worse of the two that are chosen from.
-    ends = tails.l2_laplace_uncovered(_means_epsilon(config), 2)
+    ends = _means_ends(config)
   return accounting.drawn_gaussian(
     lambda multiplier: max(
       tails.uncovered(multiplier / most**0.5, draws), ends
@@ -172,12 +258,17 @@ def _event(config: PowerMFConfig, most: float) -> accounting.Gaussian:
 def _means_epsilon(config: PowerMFConfig) -> float:
   """Of item means alone: no more than L2-Laplace noise can be drawn for.
 
+  It is what users' levels leave, where they are asked for.
+
   Where these are one of two, its ends cost less than a hundredth of delta, as
   those of the other do.
   """
+  levels = level_laws(config)
+  asked = levels.epsilon if levels else 0.0
   if not config.rank:
-    return config.epsilon
+    return (config.epsilon - asked) * (1 - 1e-12 if levels else 1)
   _, epsilon, delta = _parts(config)
+  epsilon = (epsilon - asked) * (1 - 1e-12)
   lost = min(delta / 200, tails.UNCOVERED)
   most = min(epsilon, tails.max_l2_laplace_epsilon(2, lost))
   if not most > 0:
@@ -186,6 +277,13 @@ def _means_epsilon(config: PowerMFConfig) -> float:
       f'{config.number_share!r} may choose: use a larger one, or 0'
     )
   return most
+
+
+def _means_ends(config: PowerMFConfig) -> float:
+  """What the ends of the noise of item means alone, and of levels, cost."""
+  levels = level_laws(config)
+  ends = tails.l2_laplace_uncovered(_means_epsilon(config), 2)
+  return ends + (levels.uncovered if levels else 0.0)
 
 
 def loss(config: PowerMFConfig) -> float:
@@ -260,8 +358,9 @@ _ASSUMPTIONS = (
   'ratings are exact, and noise is rounded to their lattice and dithered, but '
   'it is evaluated in float32 from 64 random bits and ends at 9.5 standard '
   'deviations; delta pays for the end of the tails. The noise of the number of '
-  'ratings, where it is asked for, is of integers throughout. Timing and '
-  'memory are not covered.',
+  "ratings and of users' levels, where these are asked for, is of integers "
+  "throughout; a user's part in levels is computed in float32 and rounded to "
+  'an integer. Timing and memory are not covered.',
   assumptions.ONE_RATING,
 )
 
@@ -270,7 +369,8 @@ _ASSUMPTIONS = (
 def plan(config: PowerMFConfig) -> Plan:
   """Noise of each step, on counts and sums and then on factors' sums.
 
-  It has these standard deviations, or this b of L2-Laplace noise at rank 0.
+  It has these standard deviations, or this b of L2-Laplace noise at rank 0; for
+  integers, the number of ratings and users' levels, it is 1 / epsilon.
   """
   if not config.rank:
     return _means_plan(config)
@@ -281,7 +381,7 @@ def _means_plan(config: PowerMFConfig) -> Plan:
   pair, epsilon = pair_sensitivity(config), _means_epsilon(config)
   scale = pair / epsilon * ROUNDED_UP
   ends = tails.l2_laplace_uncovered(epsilon, 2)
-  return Plan(
+  means = Plan(
     guarantee=_guarantee(
       event=accounting.L2Laplace(scale / pair, 1, 2, ends),
       mechanism='in units of a quarter of the scale: for each item one release '
@@ -292,6 +392,46 @@ def _means_plan(config: PowerMFConfig) -> Plan:
     steps=1,
     noise={'counts and sums': (scale,), 'factors': ()},
     sensitivity={'counts and sums': pair},
+  )
+  levels = level_laws(config)
+  return _with_levels(means, levels) if levels else means
+
+
+def _with_levels(means: Plan, levels: _Levels) -> Plan:
+  """Item means, and then how users differ in level.
+
+  Privacy: what means leave of ratings is a function of a rating and of noisy
+  sums; given these, one rating moves two integers by `level_sensitivities`.
+  """
+  moved, laws = level_sensitivities(), (levels.product, levels.square)
+  names = 'products of a user', 'squares of a user'
+  spent = accounting.Pure(levels.epsilon, 1, levels.uncovered)
+  stated = means.guarantee
+  assert stated.event is not None
+  return dataclasses.replace(
+    means,
+    guarantee=dataclasses.replace(
+      stated,
+      event=accounting.compose(stated.event, spent),
+      mechanism=f'{stated.mechanism}; then two integers, sums over users of '
+      'products of two and of squares of what means leave of their ratings, '
+      f'in steps of 1/{LEVEL_STEPS} and at most {LEVEL_BOUND} of these, as of '
+      f'{LEVEL_RATINGS} ratings at most, with the difference of two geometric '
+      f'numbers, which are {levels.epsilon:.6g}-DP together but for a delta of '
+      f'{levels.uncovered:.2g}; one rating moves them by at most {moved[0]} '
+      f'and {moved[1]}',
+    ),
+    steps=means.steps + 1,
+    noise={
+      **means.noise,
+      **{
+        name: (1 / law.epsilon,) for name, law in zip(names, laws, strict=True)
+      },
+    },
+    sensitivity={
+      **means.sensitivity,
+      **dict(zip(names, map(float, moved), strict=True)),
+    },
   )
 
 
@@ -357,11 +497,13 @@ def _decided_plan(config: PowerMFConfig) -> Plan:
     ),
     steps=factors.steps + 1,
     noise={
+      **means.noise,
       **factors.noise,
       'number of ratings': (1 / number.epsilon,),
       'counts and sums alone': means.noise['counts and sums'],
     },
     sensitivity={
+      **means.sensitivity,
       **factors.sensitivity,
       'number of ratings': 1.0,
       'counts and sums alone': means.sensitivity['counts and sums'],
@@ -409,6 +551,8 @@ _CASES: tuple[tuple[dict[str, Any], Start], ...] = (
     'aligned',
   ),
   ({'epsilon': 1.0, 'rank': 2, 'rounds': 2, 'caution': 0.0}, 'random'),
+  # Users' levels, of which the ridge of biases is made.
+  ({'epsilon': 4.0, 'rank': 0, 'level_share': 0.5}, 'known'),
   # A few ratings are too few: means alone, after the number of ratings.
   ({'epsilon': 4.0, 'rank': 1, 'rounds': 1, 'number_share': 0.1}, 'known'),
 )

@@ -180,12 +180,9 @@ def with_ratings(state: State, noisy: jax.Array, std: jax.Array) -> State:
     total_variance=now / label**2,
     most=len(state.factors.user),
   )
-  common, bias_ridge = common_fit(
-    known,
-    now / label**2,
-    len(state.factors.user),
-    hyper.home_ridge * _FEW_RIDGE,
-  )
+  own = known.number.sum() / len(state.factors.user)
+  ridge = own_bias_ridge(hyper.home_ridge * _FEW_RIDGE, own)
+  common, bias_ridge = common_fit(known, now / label**2, ridge)
   apart = (known.mean - known.common) * quarter
   rank = state.factors.item.shape[1] - 2
   item = item_columns(jnp.zeros((len(apart), rank)), apart)

@@ -1,6 +1,7 @@
 """Noisy power MF: item means and factors at rating level, users' side local.
 
-Step by step, every sum over ratings with noise (Gaussian, one budget):
+Step by step, every sum over ratings with noise (Gaussian, one budget, but for
+what is said below):
 
   0  counts and sums of items   -> item means (`row_means`)
   1  counts and sums of users, of what the means leave -> user biases
@@ -15,13 +16,16 @@ means better (`_item_sums`).
 
 With `number_share` a step before these asks for the number of ratings, with
 integer noise. Where users and items have too few of them, item means are all
-that is asked for then, as with rank 0.
+that is asked for then, as with rank 0. With `level_share` the step after item
+means alone asks for how users differ in level, which says how far their biases
+are shrunk.
 
 The first item factors are random. Residuals are those of the model so far, so
 a round corrects it, and rounds average noise out (`relaxation`). Each user at
 last fits a bias, a slope on the item means and a vector to their own ratings
 and the released item factors, and keeps them. With rank 0 only step 0 runs,
-with L2-Laplace noise, which is smaller than Gaussian for one release.
+with L2-Laplace noise, which is smaller than Gaussian for one release, and what
+`level_share` asks for.
 
 Reference: Hardt and Price (2014), The noisy power method, for the idea; means,
 residuals, shrinkage and the users' fit are not in it.
@@ -30,7 +34,7 @@ residuals, shrinkage and the users' fit are not in it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -53,6 +57,7 @@ from dpmf_jax.systems.power_mf_sums import (
   noisy_pair,
   noisy_sums,
   row_noise,
+  with_levels,
   with_number,
 )
 from dpmf_jax.systems.row_factors import (
@@ -60,7 +65,13 @@ from dpmf_jax.systems.row_factors import (
   second_moment,
   shrunk_rows,
 )
-from dpmf_jax.systems.row_means import Means, common_fit, shrunk_means
+from dpmf_jax.systems.row_means import (
+  Means,
+  common_fit,
+  level_ridge,
+  own_bias_ridge,
+  shrunk_means,
+)
 from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Fit, Kinds, Release, System
 
@@ -213,23 +224,25 @@ def _nothing(key, state: State, data: Data) -> State:
 
 
 @functools.cache
-def _step(pure: bool, decides: bool, shift: int):
+def _step(pure: bool, decides: bool, levels: bool, shift: int):
   """A step; one object for equal arguments. Privacy: see `power_mf`."""
   how = pure, shift
   item_means = lambda key, state, data: _item_means(key, state, data, how)
   user_biases = lambda key, state, data: _user_biases(key, state, data, how)
   alone = lambda key, state, data: _item_means_alone(key, state, data, shift)
-  if pure:
+  more = [with_levels] if levels else []
+  if pure and not levels:
     return _counted(item_means)
+  if pure:
+    return _kinds([item_means, with_levels], lambda state: state.done)
   # In order, the last two in turn; then what there is instead of some.
   phases = [item_means, user_biases, _user_factors, _item_factors]
   phases = [with_number, *phases] if decides else phases
-  hidden, few, none = (len(phases) + place for place in range(3))
-  branches = [*phases, _item_sums]
-  branches += [alone, _nothing] if decides else []
+  hidden = len(phases)
+  instead = [alone, *more, _nothing] if decides else []
 
   def branch(state: State) -> jax.Array:
-    """Which of `branches` is next, by noisy sums."""
+    """Which of them is next, by noisy sums."""
     first = len(phases) - 2
     done = state.done
     place = jnp.where(done < first, done, first + (done - first) % 2)
@@ -237,9 +250,18 @@ def _step(pure: bool, decides: bool, shift: int):
     if not decides:
       return found
     # Users and items have too few ratings, by their number.
-    is_few = (state.ratings < state.hyper.needed) & (place > 0)
-    return jnp.where(is_few, jnp.where(place == 1, few, none), found)
+    is_few = (state.ratings < state.hyper.needed) & (done > 0)
+    few = hidden + jnp.minimum(done, len(instead))
+    return jnp.where(is_few, few, found)
 
+  return _kinds([*phases, _item_sums, *instead], branch)
+
+
+def _kinds(
+  branches: Sequence[Callable[..., State]],
+  branch: Callable[[State], jax.Array],
+) -> Kinds:
+  """A step that is one of `branches`, by the state."""
   each = tuple(map(_counted, branches))
 
   def step(key: jax.Array, state: State, data: Data) -> State:
@@ -287,12 +309,13 @@ def _model(state: State, data: Data) -> Release:
 def _released(state: State) -> Release:
   """Items; users fit around no bias, slope 1 and no vector."""
   hyper, known, item = state.hyper, state.known, _items(state)
-  common, bias_ridge = common_fit(
-    known,
-    state.pair.total_variance,
-    len(state.factors.user),
-    hyper.bias_ridge,
-  )
+  own = known.number.sum() / len(state.factors.user)
+  ridge = own_bias_ridge(hyper.bias_ridge, own)
+  if len(hyper.level_coins):
+    levels = state.levels.astype(jnp.float32)
+    by_levels = level_ridge(levels, hyper.level_stds, ridge)
+    ridge = jnp.where(state.levels.any(), by_levels, ridge)
+  common, bias_ridge = common_fit(known, state.pair.total_variance, ridge)
   offset = (hyper.low + hyper.high) / 2 + hyper.quarter * common
   prior = jnp.zeros(item.shape[1]).at[0].set(1.0)
   ridge = jnp.full_like(prior, hyper.vector_ridge).at[0].set(hyper.slope_ridge)
@@ -304,22 +327,26 @@ def _released(state: State) -> Release:
 def power_mf(config: PowerMFConfig) -> System:
   """Item means and factors by noisy power iteration; users' side local.
 
-  Privacy: each step releases sums over ratings of functions of a rating and
-  of what earlier steps released. One rating (u, i) is in the sums of one row
-  only: item i or user u. A count and a sum move by at most `pair_sensitivity`
-  (the label is clipped to half the scale's width), a sum of residuals times
-  factors by at most `row_sensitivity` (|residual| <= residual_bound, norm of
-  the factors <= 1). Sums are exact, so no other term moves. Step s is thus a
-  Gaussian mechanism with multiplier m_s, and all of them, adaptively, one
-  with 1/m^2 = sum of 1/m_s^2 (Dong, Roth and Su 2022, Corollary 3.3). Which
-  steps there are, their shares, the rank and the rounds are settings; all
-  that depends on data (quantiles, gauges, priors, laws of counts and means,
-  and whether a step asks for sums of factors or of residuals, which have the
-  same bound) is computed from noisy sums. With rank 0 the one step is
-  L2-Laplace noise of scale pair_sensitivity / epsilon on a row: epsilon, pure.
-  With number_share the number of ratings, which a rating moves by 1, has
-  integer noise, and it alone decides which of the two is run, with what it
-  leaves of epsilon and delta (`accounting.Either`).
+  Privacy: each step, but for those of number_share and level_share, releases
+  sums over ratings of functions of a rating and of what earlier steps released.
+  One rating (u, i) is in the sums of one row only: item i or user u. A count
+  and a sum move by at most `pair_sensitivity` (the label is clipped to half the
+  scale's width), a sum of residuals times factors by at most `row_sensitivity`
+  (|residual| <= residual_bound, norm of the factors <= 1). Sums are exact, so
+  no other term moves. Step s is thus a Gaussian mechanism with multiplier m_s,
+  and all of them, adaptively, one with 1/m^2 = sum of 1/m_s^2 (Dong, Roth and
+  Su 2022, Corollary 3.3). Which steps there are, their shares, the rank and the
+  rounds are settings; all that depends on data (quantiles, gauges, priors, laws
+  of counts and means, and whether a step asks for sums of factors or of
+  residuals, which have the same bound) is computed from noisy sums. With rank 0
+  step 0 has L2-Laplace noise of scale pair_sensitivity over its epsilon, on a
+  row: that epsilon, pure. With number_share the number of ratings, which a rating moves
+  by 1, has integer noise, and it alone decides which of the two is run, with
+  what it leaves of epsilon and delta (`accounting.Either`). With level_share
+  two sums over users, which a rating moves by
+  `plans.power_mf.level_sensitivities`, have integer noise after item means
+  alone, whose epsilon is then what these leave. docs/privacy/power_mf.md has
+  the proof.
   """
   plan, hyper = settings.plan(config), _hyper(config)
 
@@ -327,12 +354,18 @@ def power_mf(config: PowerMFConfig) -> System:
     if config.rank:
       lattice.check_size(data, config.lattice_bits)
     users, items = (rows.num_rows for rows in data)
+    settings.check_levels(config, users, items)
     needed = jnp.float32(settings.needed_ratings(config, users, items))
     return _start(key, hyper._replace(needed=needed), config.rank, users, items)
 
   return System(
     init=init,
-    step=_step(config.rank == 0, config.decides, config.shift),
+    step=_step(
+      config.rank == 0,
+      config.decides,
+      config.level_share > 0,
+      config.shift,
+    ),
     model=_model,
     steps=plan.steps,
     guarantee=plan.guarantee,
@@ -358,6 +391,7 @@ def _start(key: jax.Array, hyper: Any, rank: int, users: int, items: int):
     left=Sums(zeros(items), zeros()),
     pair=Pair(zeros(items), zeros(items), zeros() + 1, zeros() + 1),
     ratings=count,
+    levels=zeros(2, dtype=np.int32),
     done=count,
     hyper=hyper,
   )
@@ -379,6 +413,9 @@ def _hyper(config: PowerMFConfig) -> Any:
   pairs = (*pairs, *alone)[:2] + alone
   spacing = 2.0 ** (config.shift - PRODUCT_BITS)
   limit = f'shift={config.shift}: use a larger shift or epsilon'
+
+  levels = settings.level_laws(config)
+  laws = (levels.product, levels.square) if levels else ()
 
   def table(length: int, noises: Iterable[noise.LatticeNoise]) -> Any:
     # No step beyond the last, were there one, is without noise.
@@ -436,4 +473,7 @@ def _hyper(config: PowerMFConfig) -> Any:
     if config.decides
     else (),
     needed=0.0,
+    level_coins=tuple(map(geometric.coin_words, laws)),
+    # Of the difference of two geometric numbers, nearly.
+    level_stds=np.array([2**0.5 / law.epsilon for law in laws], np.float32),
   )

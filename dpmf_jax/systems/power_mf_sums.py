@@ -1,4 +1,4 @@
-"""What noisy power MF asks of ratings: sums over them, with noise.
+"""What noisy power MF asks of ratings: sums over them, or users, with noise.
 
 What is released depends on ratings through these alone; `power_mf` says what is
 made of them.
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmf_jax.kernels import lattice, normal
-from dpmf_jax.kernels.slices import take
+from dpmf_jax.kernels.slices import Chunk, sum_over_slices, take
 from dpmf_jax.mechanisms import geometric, laplace, noise
 from dpmf_jax.plans import power_mf as settings
 from dpmf_jax.rows import Data, Rows
@@ -51,6 +51,7 @@ class State(NamedTuple):
   left: Sums  # what the means leave of them, clipped
   pair: Pair  # what `item` is made of, from the middle of the scale
   ratings: jax.Array  # int32, how many; 0 before they are asked for
+  levels: jax.Array  # int32 [2], of `levels_of_users`; 0 as long as not asked
   done: jax.Array  # int32, steps so far
   hyper: Any  # `traced`
 
@@ -144,3 +145,52 @@ def with_number(key, state: State, data: Data) -> State:
   exact = jnp.sum(data.by_user.length, dtype=jnp.int32)
   noisy = exact + geometric.geometric_noise(key, state.hyper.coins)
   return state._replace(ratings=noisy)
+
+
+def with_levels(key, state: State, data: Data) -> State:
+  """How users differ in level, noisy.
+
+  Privacy: given item means, which an earlier step released, one rating moves
+  the exact integers by `level_sensitivities`; see `geometric_noise`.
+  """
+  exact = levels_of_users(
+    data.by_user, labels(data.by_user, state, state.item.mean)
+  )
+  keys = jax.random.split(noise.unrolled(key))
+  noisy = [
+    geometric.geometric_noise(own, coins)
+    for own, coins in zip(keys, state.hyper.level_coins, strict=True)
+  ]
+  return state._replace(levels=exact + jnp.stack(noisy))
+
+
+def levels_of_users(rows: Rows, label: jax.Array) -> jax.Array:
+  """int32 [2]: products of two ratings of a user, and squares, summed.
+
+  Users have the means of these times their number of ratings, or 8 if they have
+  more, and nothing if they have one. Ratings are in fourths of a quarter.
+
+  Privacy: a user's terms are functions of their own ratings and `label`s: of
+  exact sums, in float32, and rounded to integers, whose sums are exact.
+  `check_levels` has the sizes for which they fit int32.
+  """
+  bound = settings.LEVEL_BOUND
+
+  def sums(chunk: Chunk) -> jax.Array:
+    steps = jnp.clip(
+      jnp.round(chunk.value * settings.LEVEL_STEPS), -bound, bound
+    )
+    steps = jnp.where(chunk.mask, steps, 0.0).astype(jnp.int32)
+    columns = chunk.mask.astype(jnp.int32), steps, steps * steps
+    return jnp.stack(
+      [column.sum(axis=1, dtype=jnp.int32) for column in columns], axis=1
+    )
+
+  own = sum_over_slices(sums, dataclasses.replace(rows, value=label), (), ())
+  number, total, square = own.astype(jnp.float32).T
+  there, number = number >= 2, jnp.maximum(number, 2.0)
+  weight = jnp.minimum(number, settings.LEVEL_RATINGS) / number
+  product = (total * total - square) / (number - 1)
+  terms = [jnp.floor(weight * each + 0.5) for each in (product, square)]
+  terms = [jnp.where(there, each, 0.0).astype(jnp.int32) for each in terms]
+  return jnp.stack([each.sum(dtype=jnp.int32) for each in terms])

@@ -44,6 +44,9 @@ _COMMON_VARIANCE = 0.5
 # has few, as far as noisy counts tell, its ridge is less: by this share without
 # any, and half of the way with so many.
 _MIN_BIAS_RIDGE, _HALF_BIAS_RIDGE = 0.5, 20.0
+# The part of a rating's variance that is its user's level differs by about this
+# from one file to another, and what it may be.
+_PART, _LEAST_PART, _MOST_PART = 0.15, 0.02, 0.8
 
 
 class Means(NamedTuple):
@@ -155,25 +158,47 @@ def shrunk_means(
 
 
 def common_fit(
-  known: Means, total_variance: jax.Array, num_users: int, ridge: jax.Array
+  known: Means, total_variance: jax.Array, ridge: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
   """[] the common mean as far as it is known, and the ridge of users' biases.
 
-  `ridge` is that of users with many ratings.
+  `ridge` is what it would be if the common mean were known.
   """
   number = known.number.sum()
   # Of the mean of all ratings, as far as noise leaves it unknown.
   noise_left = len(known.number) * total_variance / jnp.square(number)
   gain = 1 / (1 + noise_left / _COMMON_VARIANCE)
-  bias_ridge = own_bias_ridge(ridge, number / num_users)
   # Biases make up for that, too.
-  return gain * known.common, 1 / (1 / bias_ridge + gain * noise_left)
+  return gain * known.common, 1 / (1 / ridge + gain * noise_left)
 
 
 def own_bias_ridge(ridge: jax.Array, ratings: jax.Array) -> jax.Array:
   """`ridge` of users' biases where a user has about so many ratings."""
   few = _MIN_BIAS_RIDGE * _HALF_BIAS_RIDGE
   return ridge * (few + ratings) / (_HALF_BIAS_RIDGE + ratings)
+
+
+def level_ridge(
+  levels: jax.Array, stds: jax.Array, ridge: jax.Array
+) -> jax.Array:
+  """The ridge of users' biases that sums over users ask for.
+
+  A product of two of a user's ratings is the variance of users' levels, a
+  square that of ratings, and a bias is best shrunk with k = (square - product)
+  / product.
+
+  Args:
+    levels: [2] noisy sums of products and of squares, as of so many ratings.
+    stds: [2] of the noise.
+    ridge: as far as these do not tell.
+  """
+  square = jnp.maximum(levels[1], stds[1])
+  found = jnp.clip(levels[0] / square, 0.0, 1.0)
+  variance = jnp.square(stds[0]) + jnp.square(found * stds[1])
+  known = _PART**2 / (_PART**2 + variance / jnp.square(square))
+  usual = 1 / (1 + ridge)
+  part = jnp.clip(usual + known * (found - usual), _LEAST_PART, _MOST_PART)
+  return 1 / part - 1
 
 
 def _nodes(

@@ -25,6 +25,7 @@ DRAWN = [
   ('gaussian_mf', {}, 1e-14),
   ('power_mf', {'rank': 3}, 1e-14),
   ('power_mf', {'rank': 3, 'number_share': 0.002}, 3e-14),
+  ('power_mf', {'rank': 0, 'level_share': 0.1}, 5 * L2),
   ('power_mf', {'rank': 0}, 5 * L2),
   ('objective_pmf', {'relation': 'replace'}, 3 * L2),
   ('objective_pmf', {'relation': 'add_remove'}, 5 * L2),

@@ -77,6 +77,7 @@ def every_certificate():
   yield 'local_mf', 'sound', {'levels': (1.0, 2.0, 5.0)}
   yield 'local_mf', 'sound', {'unit': 'user', 'epsilon': 8.0}
   yield 'power_mf', 'sound', {'number_share': 0.002}
+  yield 'power_mf', 'sound', {'number_share': 0.002, 'level_share': 0.02}
   yield 'ranking_mf', 'sound', {'unit': 'user', 'rank': 0, 'epsilon': 8.0}
 
 

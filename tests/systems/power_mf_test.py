@@ -2,6 +2,7 @@
 
 import functools
 import math
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,9 @@ import pytest
 import scipy.stats
 from laws import assert_scale
 from quiet import quiet
+from tables import crowd_of, layouts
 
+from benchmarks import made_ratings
 from dpmf_jax import accounting, training
 from dpmf_jax.accounting import tails
 from dpmf_jax.evaluation import metrics
@@ -20,6 +23,8 @@ from dpmf_jax.plans.auto import recommended
 from dpmf_jax.plans.power_mf import (
   PowerMFConfig,
   lattice_spacing,
+  level_laws,
+  level_sensitivities,
   needed_ratings,
   plan,
 )
@@ -31,7 +36,7 @@ from dpmf_jax.systems import power_mf as module
 from dpmf_jax.systems import power_mf_sums
 from dpmf_jax.systems.power_mf import power_mf
 from dpmf_jax.systems.row_factors import balanced, second_moment, shrunk_rows
-from dpmf_jax.systems.row_means import shrunk_means
+from dpmf_jax.systems.row_means import level_ridge, shrunk_means
 from dpmf_jax.training import fit
 
 SCALE = (1.0, 5.0)
@@ -309,6 +314,177 @@ def test_a_run_compiles_the_steps_that_it_takes(epsilon):
     jax.tree.leaves(states[-1]), jax.tree.leaves(want), strict=True
   ):
     np.testing.assert_allclose(found, other, rtol=1e-3, atol=1e-4)
+
+
+@jax.jit
+def exact_levels(rows):
+  """Of ratings as they are, from the middle of 1..5."""
+  return power_mf_sums.levels_of_users(rows, rows.value - 3)
+
+
+def levels_of(values):
+  """Of one user's ratings on 1..5: exact, but for the last rounding."""
+  steps = [int(np.clip(np.rint(4 * (value - 3)), -6, 6)) for value in values]
+  number = len(steps)
+  if number < 2:
+    return np.zeros(2, int)
+  squares = sum(step * step for step in steps)
+  pairs = sum(steps) ** 2 - squares
+  return np.array(
+    [
+      math.floor(Fraction(min(number, 8) * each, many) + Fraction(1, 2))
+      for each, many in ((pairs, number * (number - 1)), (squares, number))
+    ]
+  )
+
+
+def test_levels_are_sums_over_users_of_products_and_squares():
+  crowd = crowd_of(20, 15)
+  users = range(crowd.num_users)
+  by_hand = sum(levels_of(crowd.value[crowd.user == user]) for user in users)
+  for data in (training_data(crowd), *layouts(crowd)):
+    np.testing.assert_array_equal(exact_levels(data.by_user), by_hand)
+
+
+def test_a_rating_moves_levels_by_no_more_than_is_stated():
+  """Users with every number of ratings at one end of the scale, or amid it."""
+  largest = np.zeros(2, int)
+  for number in range(25):
+    for low in range(number + 1):
+      for rest in (3.0, 5.0):
+        own = [1.0] * low + [rest] * (number - low)
+        moved = [levels_of([*own, new]) - levels_of(own) for new in (1, 3, 5)]
+        largest = np.maximum(largest, np.abs(moved).max(axis=0))
+  stated = np.array(level_sensitivities())
+  assert (largest <= stated).all()
+  assert (largest >= stated - 1).all()  # they are reached, but for rounding
+
+
+@pytest.mark.parametrize('epsilon', [0.2, 1.0, 12.0])
+@pytest.mark.parametrize('rank', [0, 3])
+def test_levels_spend_what_means_leave_of_epsilon(epsilon, rank):
+  number = {'number_share': 0.002} if rank else {}
+  config = make(rank=rank, epsilon=epsilon, level_share=0.1, **number)
+  made, levels = plan(config), level_laws(config)
+  stated = accounting.epsilon(made.guarantee, config.delta)
+  assert (1 - 1e-3) * epsilon <= stated <= epsilon
+  left = epsilon * (1 - 0.002) if rank else epsilon
+  assert levels.epsilon == pytest.approx(min(0.1 * left, 1.0), rel=1e-9)
+  assert 0 < levels.uncovered < 1e-13
+  names = 'products of a user', 'squares of a user'
+  spent = sum(made.sensitivity[name] / made.noise[name][0] for name in names)
+  assert spent == pytest.approx(levels.epsilon, rel=1e-12)
+  what = 'counts and sums alone' if rank else 'counts and sums'
+  means = made.sensitivity[what] / made.noise[what][0]
+  assert means + levels.epsilon == pytest.approx(left, rel=1e-5)
+  assert means + levels.epsilon <= left
+  without = plan(make(rank=rank, epsilon=epsilon, **number))
+  assert made.steps == without.steps + (not rank)
+  # What the ends of noise cost differs where epsilon is large.
+  factors = without.noise['factors']
+  assert made.noise['factors'] == pytest.approx(factors, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_levels_have_the_noise_that_is_stated():
+  data = training_data(spread_ratings())
+  config = make(rank=0, level_share=0.1)
+  state = power_mf(config).init(jax.random.key(0), data)
+  found = jax.jit(
+    jax.vmap(lambda key: power_mf_sums.with_levels(key, state, data))
+  )(jax.random.split(jax.random.key(0), 20_000)).levels
+  moved = np.asarray(found) - np.asarray(exact_levels(data.by_user))
+  for column, name in zip(
+    moved.T, ('products of a user', 'squares of a user'), strict=True
+  ):
+    assert_scale(column, 'laplace', plan(config).noise[name][0])
+  assert abs(np.corrcoef(moved.T)[0, 1]) < 0.03
+
+
+def test_levels_are_asked_for_where_means_are_all_there_is():
+  data, key = training_data(spread_ratings()), jax.random.key(0)
+  alone = power_mf(make(rank=0, level_share=0.1))
+  found = fit(alone, key, data)
+  assert np.asarray(found.levels).any()
+  assert alone.steps == 2
+  # As with the same epsilon for means alone, but for the ridge of biases.
+  config = make(rank=0, level_share=0.1)
+  (scale,) = plan(config).noise['counts and sums']
+  (usual,) = plan(make(rank=0)).noise['counts and sums']
+  assert scale == pytest.approx(usual / 0.9, rel=1e-5)
+  ridge = found.hyper.bias_ridge
+  plain = module._released(found._replace(levels=jnp.zeros(2, jnp.int32)))
+  assert module._released(found).fit.ridge[1] != plain.fit.ridge[1] < ridge
+
+
+@pytest.mark.slow
+def test_the_number_decides_on_levels_too():
+  data = training_data(spread_ratings())
+  more = {'rank': 2, 'rounds': 1, 'number_share': 0.002, 'level_share': 0.02}
+  system = power_mf(make(epsilon=10.0, **more))
+  start, step = system.init(jax.random.key(0), data), jax.jit(system.step)
+
+  def run(ratings):
+    state = start._replace(ratings=jnp.int32(ratings), done=jnp.int32(1))
+    levels = []
+    for number in range(1, system.steps):
+      state = step(jax.random.key(number), state, data)
+      levels.append(np.asarray(state.levels))
+    return state, levels
+
+  few, levels = run(0)
+  assert not levels[0].any()
+  assert levels[1].any()
+  for later in levels[2:]:
+    np.testing.assert_array_equal(later, levels[1])
+  assert not np.asarray(few.factors.item).any()
+  _, levels = run(2**30)
+  assert not np.any(levels)
+
+
+def test_the_ridge_of_biases_is_what_levels_ask_for():
+  stds = jnp.float32([10.0, 10.0])
+  ridge = lambda product, square, stds=stds: float(
+    level_ridge(jnp.float32([product, square]), stds, jnp.float32(3.0))
+  )
+  # Variances of levels of a third, of nothing and of nearly all.
+  assert ridge(1e5, 3e5) == pytest.approx(2.0, rel=0.01)
+  assert ridge(0.0, 3e5) == pytest.approx(49.0, rel=0.05)
+  assert ridge(3e5, 3e5) == pytest.approx(0.25, rel=0.05)
+  # What noise hides is as usual.
+  for hidden in (ridge(-50.0, -20.0), ridge(5.0, 1.0)):
+    assert hidden == pytest.approx(3.0, rel=0.2)
+  assert ridge(1.0, 3.0, 1e4 * stds) == pytest.approx(3.0, rel=0.05)
+
+
+def test_levels_of_too_many_users_or_items_are_refused(monkeypatch):
+  data, key = training_data(spread_ratings()), jax.random.key(0)
+  system = power_mf(make(rank=0, level_share=0.1))
+  for what, number in ('users', 6), ('items', 5):
+    with monkeypatch.context() as patch:
+      patch.setattr(module.settings, f'MAX_LEVEL_{what.upper()}', number - 1)
+      with pytest.raises(ValueError, match=f'at most {number - 1} {what}'):
+        system.init(key, data)
+  system.init(key, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('of_users', [0.0, 0.2])
+def test_biases_are_shrunk_as_users_differ(of_users):
+  """Better than without, though means have less: all alike, or far apart."""
+  ratings = made_ratings.sparse(
+    num_users=6_000, num_items=500, per_user=3.0, scale=SCALE,
+    of_users=of_users, seed=1, name='made',
+  )  # fmt: skip
+  train, test = random_split(ratings, 0.2, seed=0)
+  data, held = training_data(train), training_data(test).by_user
+
+  def error(**fields):
+    system = power_mf(make(rank=0, **fields))
+    state = fit(system, jax.random.key(0), data)
+    return metrics.rmse(jax.jit(system.model)(state, data), held, SCALE)
+
+  assert error(level_share=0.02) < error() - 0.01
 
 
 @pytest.mark.slow
@@ -809,6 +985,10 @@ def test_other_scales_give_the_same_up_to_scale(small_ratings):
     ({'number_share': 0.6}, r'number_share=0.6 must be in \[0, 0.5\]'),
     ({'number_share': 0.1, 'delta': 1e-16}, 'delta=1e-16 is too small for'),
     ({'number_share': 1e-8}, 'of a count must be in'),
+    ({'level_share': 0.02}, 'level_share=0.02 needs rank=0 or a number_share'),
+    ({'level_share': 1e-4, 'rank': 0}, 'level_share=0.0001 of epsilon=4.0 is'),
+    ({'level_share': 1e-320, 'rank': 0}, 'use a larger one, or 0'),
+    ({'level_share': 0.6, 'rank': 0}, r'level_share=0.6 must be in \[0, 0.5\]'),
   ],
 )
 def test_wrong_settings_are_named(fields, message):
@@ -874,6 +1054,10 @@ def test_the_rule_is_what_the_documents_say(name, epsilon, rank, rounds):
     'rank': rank,
     'rounds': rounds,
     'number_share': 0.002 if rank else 0.0,
+    # Where 943 users do not tell enough of levels, they are not asked.
+    'level_share': 0.02
+    if (name == '1m' and epsilon > 0.1) or rank > 3
+    else 0.0,
   }
   PowerMFConfig(scale=SCALE, epsilon=epsilon, delta=1e-6, **given)
 
@@ -901,7 +1085,7 @@ def test_the_rule_counts_no_ratings_where_other_runs_share_a_budget():
   )
   (_, _, alone), (_, _, shared) = choose(), choose(in_ledger=True)
   assert alone['number_share'] > 0
-  assert shared == alone | {'number_share': 0.0}
+  assert shared == alone | {'number_share': 0.0, 'level_share': 0.0}
 
 
 def test_the_rule_has_no_factors_without_a_delta_and_knows_its_limits():
