@@ -201,7 +201,7 @@ def level_laws(config: PowerMFConfig) -> _Levels | None:
       f'{least:.3g}, which has as much noise as there is room for: use a '
       'larger one, or 0'
     )
-  laws = [*map(geometric.law, each)]
+  laws = geometric.law(each[0]), geometric.law(each[1])
   # A count that moves by several is as one that moves by 1 so many times.
   costs = [
     (moved * law.epsilon, moved * math.exp(moved * law.epsilon) * law.uncovered)

@@ -340,10 +340,10 @@ def power_mf(config: PowerMFConfig) -> System:
   of counts and means, and whether a step asks for sums of factors or of
   residuals, which have the same bound) is computed from noisy sums. With rank 0
   step 0 has L2-Laplace noise of scale pair_sensitivity over its epsilon, on a
-  row: that epsilon, pure. With number_share the number of ratings, which a rating moves
-  by 1, has integer noise, and it alone decides which of the two is run, with
-  what it leaves of epsilon and delta (`accounting.Either`). With level_share
-  two sums over users, which a rating moves by
+  row: that epsilon, pure. With number_share the number of ratings, which a
+  rating moves by 1, has integer noise, and it alone decides which of the two is
+  run, with what it leaves of epsilon and delta (`accounting.Either`). With
+  level_share two sums over users, which a rating moves by
   `plans.power_mf.level_sensitivities`, have integer noise after item means
   alone, whose epsilon is then what these leave. docs/privacy/power_mf.md has
   the proof.
