@@ -273,7 +273,7 @@ def _levels(state: State, own: jax.Array, found: Pairs | None) -> Levels:
     product, unknown = found.common, found.error
   means_std = hyper.means.std
   count = item_counts(first, hyper.counted, means_std)
-  reference = jnp.sum(count * state.mean) / jnp.sum(count) / hyper.width
+  reference = _average(state.mean, count) / hyper.width
   weight = jnp.sum(count)
   # A mean that is noise would be thought one of which little is left.
   noise = means_std * jnp.sqrt(1.0 * len(count)) / weight
