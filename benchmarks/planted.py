@@ -11,18 +11,27 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpmf_jax.accounting.geometric import law
 from dpmf_jax.auditing import Target
 from dpmf_jax.auditing.pairs import library_pairs
 from dpmf_jax.kernels.profiles import item_sums
-from dpmf_jax.mechanisms import noise
+from dpmf_jax.mechanisms import geometric, noise
 from dpmf_jax.plans.gaussian_mf import (
   GaussianMFConfig,
   plan,
   sensitivity,
 )
 from dpmf_jax.plans.local_ranking import LocalRankingConfig
+from dpmf_jax.plans.moments import MomentsConfig
+from dpmf_jax.plans.power_mf import PowerMFConfig
 from dpmf_jax.plans.ranking_mf import RankingMFConfig
-from dpmf_jax.systems import gaussian_mf, local_ranking, ranking_mf
+from dpmf_jax.systems import (
+  gaussian_mf,
+  local_ranking,
+  moments,
+  power_mf,
+  ranking_mf,
+)
 from dpmf_jax.systems.traced import SGD
 from dpmf_jax.types import Relation, System, Unit
 
@@ -32,6 +41,8 @@ def planted(epsilon: float = 1.0, delta: float = 1e-5) -> dict[str, Target]:
   more = {
     'ranking': _ranking(epsilon, delta),
     'local ranking': _local_ranking(epsilon),
+    'levels': _levels(epsilon, delta),
+    'moments': _moments(epsilon, delta),
   }
   return _gaussian(epsilon, delta) | {
     f'{system}: {name}': target
@@ -131,6 +142,62 @@ def _long_projections(key, state, data):
 
   first = lambda: ranking_mf.Step(True)(key, state, data)
   return jax.lax.cond(state.done == 0, first, later)
+
+
+def _levels(epsilon: float, delta: float) -> dict[str, Target]:
+  """A bug of power MF, seen in how users differ in level."""
+  config = PowerMFConfig(
+    relation='add_remove',
+    scale=(1.0, 5.0),
+    epsilon=epsilon,
+    delta=delta,
+    rank=0,
+    level_share=0.5,
+  )
+  sound = power_mf.power_mf(config)
+  # The only one whose rating is not its user's only one.
+  pair = library_pairs('rating', 'add_remove', config.scale)[-1]
+
+  def as_of_counts(key, data):
+    state = sound.init(key, data)
+    coins = geometric.coin_words(law(config.level_share * epsilon))
+    hyper = state.hyper._replace(level_coins=(coins, coins))
+    return state._replace(hyper=hyper)
+
+  bug = lambda **more: Target(
+    'planted', '', sound._replace(**more), pair, 'known', delta, view='levels'
+  )
+  return {
+    'none': bug(),
+    'noise as if a rating moved them by 1': bug(init=as_of_counts),
+  }
+
+
+def _moments(epsilon: float, delta: float) -> dict[str, Target]:
+  """A bug of moments by rating, where means are all that is asked for."""
+  config = MomentsConfig(
+    unit='rating',
+    relation='add_remove',
+    scale=(1.0, 5.0),
+    epsilon=epsilon,
+    delta=delta,
+    rank=1,
+    means_share=0.02,
+    pairs_from=1e6,
+  )
+  sound = moments.moments(config)
+  pair = library_pairs('rating', 'add_remove', config.scale)[0]
+
+  def quieter(key, data):
+    state = sound.init(key, data)
+    own = state.hyper.ratings
+    hyper = state.hyper._replace(ratings=own._replace(std=own.std * 0.7))
+    return state._replace(hyper=hyper)
+
+  bug = lambda **more: Target(
+    'planted', '', sound._replace(**more), pair, 'known', delta, view='sums'
+  )
+  return {'none': bug(), 'noise 30% too small': bug(init=quieter)}
 
 
 def _gaussian(epsilon: float, delta: float) -> dict[str, Target]:

@@ -165,7 +165,10 @@ def _observed(seen: _Seen, key: jax.Array, state: Any, data: Data) -> Any:
 
 
 def _arrays(seen: _Seen, key: jax.Array, state: Any, data: Data) -> list[Any]:
-  """The arrays that may tell of ratings: how users are fitted does not."""
+  """The arrays of a view, or of a release but for how users are fitted.
+
+  A system that asks for what only that fit tells of has a view of it.
+  """
   if seen.view is not None:
     return jax.tree.leaves(seen.view(key, state, data))
   release = released(seen.model(state, data), seen.covered)

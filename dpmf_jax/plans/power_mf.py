@@ -551,7 +551,8 @@ _CASES: tuple[tuple[dict[str, Any], Start], ...] = (
     'aligned',
   ),
   ({'epsilon': 1.0, 'rank': 2, 'rounds': 2, 'caution': 0.0}, 'random'),
-  # Users' levels, of which the ridge of biases is made.
+  # Users' levels, which the attacker sees as they are released: what is made of
+  # them is a ridge, of which no other case tells.
   ({'epsilon': 4.0, 'rank': 0, 'level_share': 0.5}, 'known'),
   # A few ratings are too few: means alone, after the number of ratings.
   ({'epsilon': 4.0, 'rank': 1, 'rounds': 1, 'number_share': 0.1}, 'known'),
@@ -566,7 +567,12 @@ SPEC = Spec(
   variants={'sound': {'relation': 'add_remove'}},
   cases={
     'sound': tuple(
-      Case({**_CASE, **settings}, start) for settings, start in _CASES
+      Case(
+        {**_CASE, **settings},
+        start,
+        view='levels' if 'level_share' in settings else None,
+      )
+      for settings, start in _CASES
     )
   },
 )

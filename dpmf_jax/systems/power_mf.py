@@ -324,6 +324,16 @@ def _released(state: State) -> Release:
   return Release(Factors(None, item), offset, fit, known.number)
 
 
+def _levels(key: jax.Array, state: State, data: Data) -> tuple[jax.Array, ...]:
+  """What item means and users' levels are made of; the rest is made of these.
+
+  In the release levels are one ridge, with much else.
+  """
+  del key, data
+  known = state.known
+  return known.mean, known.number, state.levels.astype(jnp.float32)
+
+
 def power_mf(config: PowerMFConfig) -> System:
   """Item means and factors by noisy power iteration; users' side local.
 
@@ -369,6 +379,7 @@ def power_mf(config: PowerMFConfig) -> System:
     model=_model,
     steps=plan.steps,
     guarantee=plan.guarantee,
+    views={'levels': _levels} if config.level_share else {},
     scale=config.scale,
   )
 

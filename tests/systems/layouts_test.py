@@ -18,17 +18,24 @@ from dpmf_jax.training import fit
 # which draws shares of noise in the order of slots.
 EXACT = [name for name in SPECS if 'sound' in SPECS[name].variants]
 FLOATS = ['nonprivate', 'als', 'ease', 'langevin']
-CASES = [(name, 'sound') for name in EXACT]
-CASES += [(name, 'none') for name in FLOATS]
+CASES = {name: (name, 'sound', {}) for name in EXACT}
+CASES |= {name: (name, 'none', {}) for name in FLOATS}
+# What steps of these ask for by settings, or by noisy sums.
+_RATING = {'unit': 'rating', 'relation': 'add_remove'}
+CASES |= {
+  'moments by rating': ('moments', 'sound', {**_RATING, 'pairs_from': 0.0}),
+  'ratings as they are': ('moments', 'sound', {**_RATING, 'pairs_from': 1e6}),
+  'levels': ('power_mf', 'sound', {'rank': 0, 'level_share': 0.5}),
+}
 
 
-def released(name, variant, data):
+def released(name, variant, more, data):
   """The state after some steps, and both sides of the model."""
   entry = SPECS[name]
   given = {'scale': (1.0, 5.0), 'delta': 1e-6, 'epsilon': 3.0, 'steps': 3}
   given |= {'rank': 3}
   known = [field.name for field in dataclasses.fields(entry.config)]
-  given = {k: v for k, v in given.items() if k in known}
+  given = {k: v for k, v in given.items() if k in known} | more
   system = build(name, entry.config(**{**entry.variants[variant], **given}))
   state = fit(system, jax.random.key(0), data)
   model = system.model(state, data)
@@ -36,7 +43,7 @@ def released(name, variant, data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('case', CASES, ids='-'.join)
+@pytest.mark.parametrize('case', CASES.values(), ids=CASES)
 def test_large_chunks_give_the_same_model(case):
   ratings = synthetic(num_users=150, num_items=90, num_ratings=4000, seed=1)
   ratings = with_epsilon(ratings, 3.0)
