@@ -117,8 +117,8 @@ def recommended(
   (`number_share`); factors are then also tried where whole users would have
   some. Where means alone may be all, epsilon is at least 0.1 and epsilon U
   at least 3,500, it asks for users' levels (`level_share`; not with factors in
-  a ledger, nor of more users than int32 has room for). Unit 'user' is `dpals`,
-  with a rank by `auto.rank_for`.
+  a ledger, nor of more users or items than int32 has room for). Unit 'user' is
+  `dpals`, with a rank by `auto.rank_for`.
 
   Args:
     unit: what is protected.
@@ -172,6 +172,7 @@ def recommended(
     and epsilon >= _LEVEL_EPSILON
     and epsilon * num_users >= _LEVEL_USERS
     and num_users <= power_mf.MAX_LEVEL_USERS
+    and num_items <= power_mf.MAX_LEVEL_ITEMS
   )
   return 'power_mf', {
     'relation': 'add_remove',

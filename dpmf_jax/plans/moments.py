@@ -225,7 +225,8 @@ def lattice_spacings(
   }
   if config.unit == 'user':
     return spacings
-  if spacings['moments'] * (num_items + 1) > _CUTS * largest:
+  cut = spacings['moments'] * (num_items + 1) > _CUTS * largest
+  if cut or max(noise['means'], noise['ratings']) > MAX_STD:
     raise ValueError(
       f'epsilon={config.epsilon!r} needs more noise than int32 has room for '
       f'with num_items={num_items}: use a larger epsilon'
@@ -352,6 +353,8 @@ _CASE = {
 _MEANS = {'means_share': 0.98}
 _PAIRS = {'means_share': 0.02, 'pairs_from': 0.0}
 _COUNTS = {**_PAIRS, 'count_weight': 1.0}
+# By rating, nearly all for ratings as they are, which are asked for then.
+_RATINGS = {'means_share': 0.02, 'pairs_from': 1e6}
 
 SPEC = Spec(
   name='moments',
@@ -376,6 +379,7 @@ SPEC = Spec(
         (1.0, _PAIRS),
         (4.0, _PAIRS),
         (4.0, _COUNTS),
+        *([(1.0, _RATINGS), (4.0, _RATINGS)] if unit == 'rating' else []),
       )
     )
   },

@@ -26,6 +26,7 @@ from dpmf_jax.plans.moments import (
   lattice_spacings,
   plan,
   residual_move,
+  runs,
   sensitivities,
 )
 from dpmf_jax.ratings.splits import random_split
@@ -958,6 +959,13 @@ def test_auto_spends_more_on_means_where_there_is_little_to_spend():
     settled = {'unit': 'user', 'relation': 'add_remove', **share}
     assert found == ('moments', settled)
   assert 'means_share' not in recommended('rating', epsilon=0.1, **facts)[1]
+
+
+def test_noise_that_int32_has_no_room_for_is_not_chosen():
+  budget: dict[str, Any] = {'epsilon': 1e-4, 'delta': 1e-6}
+  assert not runs('rating', 1000, 2, **budget)
+  with pytest.raises(ValueError, match='use a larger epsilon'):
+    lattice_spacings(settings(unit='rating', **budget), 1000, 2)
 
 
 def test_auto_asks_for_pairs_where_they_pay():

@@ -1062,6 +1062,18 @@ def test_the_rule_is_what_the_documents_say(name, epsilon, rank, rounds):
   PowerMFConfig(scale=SCALE, epsilon=epsilon, delta=1e-6, **given)
 
 
+def test_levels_are_not_asked_of_more_than_there_is_room_for():
+  facts = {
+    'num_users': 40_000,
+    'num_items': 2_000,
+    'epsilon': 1.0,
+    'delta': 0.0,
+  }
+  for more in ({}, {'num_items': 60_000_000}, {'num_users': 4_000_000}):
+    _, given = recommended('rating', **{**facts, **more})
+    assert (given['level_share'] > 0) == (not more)
+
+
 def test_ratings_have_factors_where_users_would():
   facts = {'num_users': 1000, 'num_items': 150, 'epsilon': 2.0}
   name, given = recommended('user', **facts, delta=1e-6)
