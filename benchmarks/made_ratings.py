@@ -86,6 +86,11 @@ _MADE: dict[str, Callable[..., Ratings]] = {
     synthetic, num_users=1_000, num_items=150, num_ratings=100_000, noise=0.8,
     seed=1,
   ),
+  # Strong taste, of which few ratings tell.
+  'made-taste': functools.partial(
+    synthetic, num_users=2_000, num_items=800, num_ratings=60_000, rank=3,
+    noise=0.3, seed=11,
+  ),
   # Few items; users have some ratings each, or a handful.
   'made-few': functools.partial(
     synthetic, num_users=5_000, num_items=50, num_ratings=50_000, noise=0.8,

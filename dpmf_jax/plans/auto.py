@@ -16,7 +16,7 @@ _SIGNAL_PER_FACTOR = 6.0
 _MANY_ROUNDS = 24.0
 _RANKS = 3, 16
 # Part of epsilon that ratings are counted with, where there may be factors. The
-# noise of the count is then a few percent of what decides, 26 (U + I), or less.
+# noise of the count is then a few percent of what decides, 5 (U + I), or less.
 _NUMBER_SHARE = 0.002
 # Part of epsilon that users' levels are asked for with, where item means alone
 # are released, and the least of epsilon and of its product with U for which the

@@ -44,6 +44,15 @@ SLOPE_RIDGE = 4.0
 # 0.04 at epsilon 20, and on MovieLens-100K, which has 30, they gain 0.02.
 MIN_SIGNAL = 27.0
 MIN_OWN = 26.0
+# Strong taste shows with less. From so many ratings on factors are tried: they
+# are made without one of TRIED_PART of all pairs of users and items, and a step
+# asks what they say of these.
+LEAST_OWN = 5.0
+TRIED_PART = 8
+# What factors have to explain of a rating by then, in squared quarters.
+LEAST_TASTE = 0.0035
+# In so many rounds; with fewer what comes after would be too little.
+_LEAST_TRIED_ROUNDS = 6
 # What item means leave of ratings is clipped to six steps of a fourth of a
 # quarter when users' levels are asked for, and of no user more than eight
 # ratings count: few ratings are where a bias has to be shrunk.
@@ -78,7 +87,8 @@ class PowerMFConfig:
       mixed with the old ones.
     caution: Factors are asked for where there are, by noisy counts, this many
       times the ratings that they are thought to need, and more of item means
-      elsewhere; with 0 factors are asked for everywhere.
+      elsewhere; in between they are tried on ratings that they were made
+      without. With 0 factors are asked for everywhere.
     number_share: Part of epsilon for the number of ratings, which is asked for
       before all else. Where there are fewer than factors are thought to need,
       item means alone are released, with L2-Laplace noise as with rank 0. With
@@ -134,6 +144,15 @@ class PowerMFConfig:
   def quarter(self) -> float:
     """Of the scale's width."""
     return (self.scale[1] - self.scale[0]) / 4
+
+  @property
+  def tried_at(self) -> int:
+    """The step that says whether factors help, of all that are for factors.
+
+    In place of one for items, in the middle; 0 where rounds are too few.
+    """
+    tries = self.rounds >= _LEAST_TRIED_ROUNDS
+    return 2 * (self.rounds // 2) + 1 if tries else 0
 
   @property
   def decides(self) -> bool:
@@ -312,7 +331,8 @@ def needed_ratings(
 def _needed(config: PowerMFConfig) -> tuple[float, float]:
   """For each user and item, and for the square root of the number of cells."""
   of_cells = MIN_SIGNAL / loss(config)
-  return config.caution * MIN_OWN, config.caution * of_cells
+  own = LEAST_OWN if config.tried_at else MIN_OWN
+  return config.caution * own, config.caution * of_cells
 
 
 def pair_sensitivity(config: PowerMFConfig) -> float:
@@ -452,8 +472,9 @@ def _factors_plan(config: PowerMFConfig) -> Plan:
       f'standard deviation {pairs[0]:.6g} and {pairs[1]:.6g} (one rating '
       f'moves them by at most {pair:.6g} in L2 norm), then {config.rounds} '
       'rounds of sums of clipped residuals times factors, of users and of '
-      'items, or, where noisy counts say that there are too few ratings for '
-      'factors, of counts and clipped residuals of items, with '
+      'items (over a fixed part of all pairs of a user and an item, where '
+      'they are tried), or, where what is released says that factors are not '
+      'worth it, of counts and clipped residuals of items, with '
       f'{rows[0]:.6g} to {rows[-1]:.6g} (one rating moves them by at most '
       f'{row:.6g})',
       # A count and a sum of a row, or the row of factors.

@@ -12,7 +12,9 @@ what is said below):
 
 Where the noisy counts say that there are too few ratings for factors, the same
 steps ask for counts and clipped residuals of items instead, which make the
-means better (`_item_sums`).
+means better (`_item_sums`). Where they leave it open, factors are made without
+an eighth of all pairs of users and items, and halfway a step asks what they say
+of the ratings of these (`_tried`), which decides between the two.
 
 With `number_share` a step before these asks for the number of ratings, with
 integer noise. Where users and items have too few of them, item means are all
@@ -56,6 +58,7 @@ from dpmf_jax.systems.power_mf_sums import (
   labels,
   noisy_pair,
   noisy_sums,
+  of_part,
   row_noise,
   with_levels,
   with_number,
@@ -121,14 +124,16 @@ def _user_biases(key, state: State, data: Data, how) -> State:
   return state._replace(user=shrunk_means(**pair._asdict(), most=items))
 
 
-def _user_factors(key, state: State, data: Data) -> State:
+def _user_factors(key, state: State, data: Data, trial: bool = False) -> State:
   hyper, (user, item) = state.hyper, state.factors
-  counts = state.user.number, state.item.number
+  counts = _counts(state, trial)
   item, _, back = balanced(
     item, counts[1], quantile=hyper.item_quantile, power=hyper.gauge_power
   )
   user = user @ back
   label = labels(data.by_user, state, state.item.mean, state.user.mean)
+  if trial:
+    label = of_part(data.by_user, label, apart=False)
   noisy = noisy_sums(key, state, data.by_user, label, user, item)
   user, prior = _rows(state, noisy, user, item, counts)
   # The first item factors are random and no part of the model.
@@ -136,32 +141,70 @@ def _user_factors(key, state: State, data: Data) -> State:
   return state._replace(factors=Factors(user, item), prior=prior)
 
 
-def _item_factors(key, state: State, data: Data) -> State:
+def _item_factors(key, state: State, data: Data, trial: bool = False) -> State:
   hyper, (user, item) = state.hyper, state.factors
-  counts = state.item.number, state.user.number
+  counts = _counts(state, trial)[::-1]
   user, there, back = balanced(
     user, counts[1], quantile=hyper.user_quantile, power=hyper.gauge_power
   )
   item = item @ back
   label = labels(data.by_item, state, state.user.mean, state.item.mean)
+  if trial:
+    label = of_part(data.by_item, label, apart=False)
   noisy = noisy_sums(key, state, data.by_item, label, item, user)
   item, _ = _rows(state, noisy, item, user, counts)
   prior = there.T @ state.prior @ there
   return state._replace(factors=Factors(user, item), prior=prior)
 
 
-def _hidden(state: State) -> jax.Array:
-  """Whether taste is lost in noise, by the noisy number of ratings.
+def _counts(state: State, trial: bool) -> tuple[jax.Array, jax.Array]:
+  """Numbers of ratings of users and items, of those that are asked for."""
+  part = 1 - 1 / settings.TRIED_PART if trial else 1.0
+  return state.user.number * part, state.item.number * part
+
+
+def _tried(key, state: State, data: Data) -> State:
+  """Whether factors help with ratings that they were made without.
+
+  Of predictions p and what means leave, y, the sum of p y, less its error, by
+  noise and by ratings' own, and less what it would be if p, times whatever is
+  best, explained so much of y that factors are worth it: early ones are shrunk
+  much. Sums of p (p - y) are of (p - y) times user factors, and those of p p
+  are found by numbers of ratings.
+  """
+  hyper, (user, item) = state.hyper, state.factors
+  users, items = _counts(state, False)
+  user, _, back = balanced(
+    user, users, quantile=hyper.user_quantile, power=hyper.gauge_power
+  )
+  item = item @ back
+  item = item / jnp.maximum(jnp.linalg.norm(item, axis=1), 1.0)[:, None]
+  label = labels(data.by_item, state, state.user.mean, state.item.mean)
+  label = of_part(data.by_item, label, apart=True)
+  noisy = noisy_sums(key, state, data.by_item, label, item, user)
+  expected = item @ second_moment(user, users)
+  number = jnp.maximum(items, 0.0) / settings.TRIED_PART
+  squares = jnp.sum(number * jnp.sum(item * expected, axis=1))
+  products = squares - jnp.sum(noisy * item)
+  error = jnp.square(row_noise(state).std) * jnp.sum(jnp.square(item))
+  error = jnp.sqrt(error + hyper.error_variance * squares)
+  least = jnp.sqrt(hyper.least_taste * jnp.sum(number) * squares)
+  return state._replace(gain=products - error - least)
+
+
+def _needed(state: State) -> tuple[jax.Array, jax.Array]:
+  """Ratings that factors need, to be tried, and to be asked for untried.
 
   Factors are sought where noise leaves something of singular values of a table
   of random signs with so many entries, and where users and items have so many
   ratings that factors are not made of these ratings' own errors.
   """
-  hyper, number = state.hyper, state.item.number.sum()
+  hyper = state.hyper
   users, items = (len(rows) for rows in state.factors)
-  needed = hyper.min_signal * jnp.sqrt(1.0 * users * items) / hyper.loss
-  needed = jnp.maximum(needed, hyper.min_own * (users + items))
-  return number < hyper.caution * needed
+  least = hyper.min_signal * jnp.sqrt(1.0 * users * items) / hyper.loss
+  least = jnp.maximum(least, hyper.least_own * (users + items))
+  sure = jnp.maximum(least, hyper.min_own * (users + items))
+  return hyper.caution * least, hyper.caution * sure
 
 
 def _known_items(state: State) -> Means:
@@ -224,7 +267,7 @@ def _nothing(key, state: State, data: Data) -> State:
 
 
 @functools.cache
-def _step(pure: bool, decides: bool, levels: bool, shift: int):
+def _step(pure: bool, decides: bool, levels: bool, tried_at: int, shift: int):
   """A step; one object for equal arguments. Privacy: see `power_mf`."""
   how = pure, shift
   item_means = lambda key, state, data: _item_means(key, state, data, how)
@@ -238,23 +281,38 @@ def _step(pure: bool, decides: bool, levels: bool, shift: int):
   # In order, the last two in turn; then what there is instead of some.
   phases = [item_means, user_biases, _user_factors, _item_factors]
   phases = [with_number, *phases] if decides else phases
-  hidden = len(phases)
+  of_part = [
+    functools.partial(_user_factors, trial=True),
+    functools.partial(_item_factors, trial=True),
+    _tried,
+  ]
+  trial = of_part if tried_at else []
+  hidden, tried = len(phases), len(phases) + 1
   instead = [alone, *more, _nothing] if decides else []
 
   def branch(state: State) -> jax.Array:
     """Which of them is next, by noisy sums."""
     first = len(phases) - 2
     done = state.done
-    place = jnp.where(done < first, done, first + (done - first) % 2)
-    found = jnp.where((place >= first) & _hidden(state), hidden, place)
+    turn = jnp.maximum(done - first, 0)
+    number, (least, sure) = state.item.number.sum(), _needed(state)
+    lost = number < least
+    found = jnp.where(done < first, done, first + turn % 2)
+    if tried_at:
+      unsure = (number < sure) & (done >= first)
+      own = jnp.where(turn < tried_at, tried + turn % 2, tried + 2)
+      trying = unsure & (turn <= tried_at)
+      found = jnp.where(trying, own, found)
+      lost = lost | (unsure & ~trying & ~(state.gain > 0))
+    found = jnp.where(lost & (done >= first), hidden, found)
     if not decides:
       return found
     # Users and items have too few ratings, by their number.
     is_few = (state.ratings < state.hyper.needed) & (done > 0)
-    few = hidden + jnp.minimum(done, len(instead))
+    few = hidden + len(trial) + jnp.minimum(done, len(instead))
     return jnp.where(is_few, few, found)
 
-  return _kinds([*phases, _item_sums, *instead], branch)
+  return _kinds([*phases, _item_sums, *trial, *instead], branch)
 
 
 def _kinds(
@@ -311,6 +369,10 @@ def _released(state: State) -> Release:
   hyper, known, item = state.hyper, state.known, _items(state)
   own = known.number.sum() / len(state.factors.user)
   ridge = own_bias_ridge(hyper.bias_ridge, own)
+  # Where factors were tried in vain, users' biases say how far they differ, in
+  # units in which ratings have variance 1; it may be less, so half of the way.
+  level = jnp.mean(jnp.square(state.user.mean) + state.user.variance)
+  ridge = jnp.where(state.gain < 0, jnp.sqrt(ridge / level), ridge)
   if len(hyper.level_coins):
     levels = state.levels.astype(jnp.float32)
     by_levels = level_ridge(levels, hyper.level_stds, ridge)
@@ -374,6 +436,7 @@ def power_mf(config: PowerMFConfig) -> System:
       config.rank == 0,
       config.decides,
       config.level_share > 0,
+      config.tried_at,
       config.shift,
     ),
     model=_model,
@@ -403,6 +466,7 @@ def _start(key: jax.Array, hyper: Any, rank: int, users: int, items: int):
     pair=Pair(zeros(items), zeros(items), zeros() + 1, zeros() + 1),
     ratings=count,
     levels=zeros(2, dtype=np.int32),
+    gain=zeros(),
     done=count,
     hyper=hyper,
   )
@@ -478,6 +542,8 @@ def _hyper(config: PowerMFConfig) -> Any:
     slope_ridge=settings.SLOPE_RIDGE,
     min_signal=settings.MIN_SIGNAL,
     min_own=settings.MIN_OWN,
+    least_taste=settings.LEAST_TASTE,
+    least_own=settings.LEAST_OWN if config.tried_at else settings.MIN_OWN,
     loss=settings.loss(config),
     before=int(config.decides),  # steps: the number of ratings
     coins=geometric.coin_words(settings.number_law(config))

@@ -52,6 +52,7 @@ class State(NamedTuple):
   pair: Pair  # what `item` is made of, from the middle of the scale
   ratings: jax.Array  # int32, how many; 0 before they are asked for
   levels: jax.Array  # int32 [2], of `levels_of_users`; 0 as long as not asked
+  gain: jax.Array  # [] of factors where they were tried, above 0 if they help
   done: jax.Array  # int32, steps so far
   hyper: Any  # `traced`
 
@@ -69,6 +70,22 @@ def labels(rows: Rows, state: State, column_mean, row_mean=None) -> jax.Array:
   if row_mean is not None:
     label = label - take(row_mean, rows.row)[..., None]
   return label
+
+
+def of_part(rows: Rows, label: jax.Array, *, apart: bool) -> jax.Array:
+  """`label`, NaN, which counts as nothing, but for a part of all pairs.
+
+  Privacy: which pairs of a user and an item are `apart` is a function of their
+  places in the lists, so that a rating is in sums of its own part alone.
+  """
+  row = jnp.broadcast_to(rows.row[..., None], rows.column.shape)
+  user, item = (row, rows.column) if rows.side == 'user' else (rows.column, row)
+  mixed = user.astype(jnp.uint32) * np.uint32(0x9E3779B1)
+  mixed = (mixed ^ (mixed >> 15)) + item.astype(jnp.uint32)
+  mixed = mixed * np.uint32(0x85EBCA77)
+  mixed = (mixed ^ (mixed >> 13)) * np.uint32(0xC2B2AE3D)
+  of_it = (mixed >> 16) % np.uint32(settings.TRIED_PART) == 0
+  return jnp.where(of_it == apart, label, jnp.nan)
 
 
 def noisy_pair(key, state: State, rows: Rows, others: int, label, how):

@@ -1,5 +1,6 @@
 """Noisy power MF: sums, noise, estimates, accuracy and the rule."""
 
+import dataclasses
 import functools
 import math
 from fractions import Fraction
@@ -12,12 +13,13 @@ import pytest
 import scipy.stats
 from laws import assert_scale
 from quiet import quiet
-from tables import crowd_of, layouts
+from tables import crowd_of, layouts, table
 
 from benchmarks import made_ratings
 from dpmf_jax import accounting, training
 from dpmf_jax.accounting import tails
 from dpmf_jax.evaluation import metrics
+from dpmf_jax.kernels import lattice
 from dpmf_jax.plans import selection
 from dpmf_jax.plans.auto import recommended
 from dpmf_jax.plans.power_mf import (
@@ -155,6 +157,40 @@ def test_removing_any_rating_moves_one_row_of_factor_sums_by_at_most_its_bound(
     assert largest > 0.99 * bound  # it is reached
 
 
+@pytest.mark.parametrize('apart', [False, True])
+@pytest.mark.parametrize('by', ['user', 'item'])
+def test_a_rating_moves_sums_of_its_own_part_alone(by, apart):
+  rng = np.random.default_rng(1)
+  users, items = np.divmod(rng.choice(24 * 11, 100, replace=False), 11)
+  ratings = from_arrays(users, items, rng.choice([1.0, 5.0], 100), scale=SCALE)
+  config, part = make(rank=3), tried_pairs(24, 11)
+  data, rows, others, own = side(ratings, by)
+  state = without_noise(power_mf(config).init(jax.random.key(0), data))
+  mine, other = (
+    jnp.float32(rng.normal(size=(size, 3))) for size in (rows.num_rows, others)
+  )
+
+  @jax.jit
+  def found(rows):
+    label = power_mf_sums.labels(rows, state, None)
+    label = power_mf_sums.of_part(rows, label, apart=apart)
+    key = jax.random.key(1)
+    return power_mf_sums.noisy_sums(key, state, rows, label, mine, other)
+
+  def sums(table):
+    return np.asarray(found(side(table, by)[1]), np.float64)
+
+  before, largest = sums(ratings), 0.0
+  for gone in range(len(ratings)):
+    kept = ratings.take(np.arange(len(ratings)) != gone)
+    moved = np.linalg.norm(before - sums(kept), axis=1)
+    assert not np.delete(moved, own[gone]).any()
+    pair = int(ratings.user[gone]), int(ratings.item[gone])
+    assert (moved[own[gone]] > 0) == ((pair in part) == apart)
+    largest = max(largest, moved.max())
+  assert 0.95 * 0.6 < largest <= plan(config).sensitivity['factors']
+
+
 @pytest.mark.parametrize('done', [2, 3])
 def test_counts_and_residuals_in_place_of_factors_have_the_same_bound(done):
   ratings = spread_ratings()
@@ -288,6 +324,112 @@ def test_the_number_alone_decides():
     state = jax.jit(plain.step)(jax.random.key(number + 1), state, data)
   np.testing.assert_allclose(enough.pair.number, state.pair.number, rtol=0.05)
   np.testing.assert_allclose(enough.user.mean, state.user.mean, atol=0.05)
+
+
+@pytest.mark.parametrize('side', ['by_user', 'by_item'])
+def test_parts_of_a_trial_are_of_pairs_and_add_up(side):
+  """Exact sums over both parts are those over all; a rating is in one part."""
+  users, items = 40, 30
+  every = [
+    (u, i, 1.0 + (u + i) % 5) for u in range(users) for i in range(items)
+  ]
+  data = training_data(table(every, users, items))
+  rows = getattr(data, side)
+  rng = np.random.default_rng(0)
+  columns = [
+    lattice.columns(rng.normal(size=(size, 3)), jnp.float32(1))
+    for size in (rows.num_rows, rows.num_columns)
+  ]
+
+  @jax.jit
+  def sums(label):
+    return lattice.row_gradient(
+      dataclasses.replace(rows, value=label),
+      *columns,
+      offset=jnp.float32(0),
+      low=jnp.float32(-np.inf),
+      high=jnp.float32(np.inf),
+      residual_bound=jnp.float32(2),
+      shift=jnp.int32(0),
+    )
+
+  label = rows.value - 3
+  parts = [
+    power_mf_sums.of_part(rows, label, apart=apart) for apart in (False, True)
+  ]
+  np.testing.assert_array_equal(sum(map(sums, parts)), sums(label))
+  there = np.arange(rows.column.shape[-1]) < np.asarray(rows.length)[..., None]
+  apart = ~np.isnan(parts[1]) & there
+  assert not (apart & ~np.isnan(parts[0])).any()
+  assert 0.09 < apart.sum() / there.sum() < 0.16  # an eighth
+  # The same pairs, in whichever layout.
+  row = np.broadcast_to(np.asarray(rows.row)[..., None], apart.shape)[apart]
+  column = np.asarray(rows.column)[apart]
+  user, item = (row, column) if side == 'by_user' else (column, row)
+  assert set(zip(user.tolist(), item.tolist(), strict=True)) == tried_pairs(
+    users, items
+  )
+
+
+def tried_pairs(users, items):
+  """Those that a trial leaves out, number by number."""
+  found = set()
+  for user in range(users):
+    for item in range(items):
+      mixed = user * 0x9E3779B1 % 2**32
+      mixed = ((mixed ^ (mixed >> 15)) + item) % 2**32
+      mixed = mixed * 0x85EBCA77 % 2**32
+      mixed = (mixed ^ (mixed >> 13)) * 0xC2B2AE3D % 2**32
+      if (mixed >> 16) % 8 == 0:
+        found.add((user, item))
+  return found
+
+
+def test_factors_are_tried_where_they_may_be_worth_it():
+  data = training_data(spread_ratings())
+  system = power_mf(make(rank=2, rounds=6, epsilon=10.0))
+  start = system.init(jax.random.key(0), data)
+  least, sure = (float(each) for each in module._needed(start))
+  assert 0 < least < sure
+  means, biases, users, items, sums, *trial, asks = range(8)
+  which = jax.jit(system.step.which)
+
+  def kinds(ratings, gain=0.0):
+    number = jnp.zeros(len(start.factors.item)).at[0].set(ratings)
+    state = start._replace(item=start.item._replace(number=number))
+    return [
+      int(which(state._replace(done=jnp.int32(done), gain=jnp.float32(gain))))
+      for done in range(system.steps)
+    ]
+
+  first, tried = [means, biases], [*trial, *trial, *trial, trial[0], asks]
+  assert kinds(least - 1) == first + [sums] * 12
+  assert kinds(least + 1, gain=-0.1) == first + tried + [sums] * 4
+  assert kinds(sure - 1, gain=0.1) == first + tried + [users, items] * 2
+  assert kinds(sure + 1) == first + [users, items] * 6
+  # With few rounds there is no trial.
+  few = power_mf(make(rank=2, rounds=4, epsilon=10.0))
+  least, sure = module._needed(few.init(jax.random.key(0), data))
+  assert least == sure
+
+
+@pytest.mark.slow
+def test_a_trial_finds_taste_and_nothing_else():
+  """Users and items have 24 ratings, which alone would be too few."""
+  means, factors = (
+    held_out(epsilon=15.0, rank=0),
+    planted_run(epsilon=20.0, delta=1e-3, rank=3, rounds=6),
+  )
+  assert factors[0].gain > 0
+  assert factors[1] < means - 0.1
+  none = made_ratings.sparse(
+    num_users=400, num_items=150, per_user=40.0, scale=SCALE, of_users=0.1,
+    seed=1, name='none',
+  )  # fmt: skip
+  system = power_mf(make(epsilon=20.0, delta=1e-3, rank=3, rounds=6))
+  state = fit(system, jax.random.key(0), training_data(none))
+  assert state.gain < 0
+  assert not np.asarray(state.factors.item).any()
 
 
 @pytest.mark.slow
@@ -914,19 +1056,23 @@ def planted():
 
 
 def held_out(**fields):
+  return planted_run(**fields)[1]
+
+
+def planted_run(**fields):
+  """The last state, and the error on what was held out."""
   train, _, data, test = planted()
   system = power_mf(make(**fields))
   state = fit(system, jax.random.key(0), data)
   model = jax.jit(system.model)(state, data)
-  return metrics.rmse(model, test, train.scale)
+  return state, metrics.rmse(model, test, train.scale)
 
 
 @pytest.mark.slow
 def test_factors_are_better_than_means_and_means_than_users_alone():
   alone = metrics.baselines(*planted()[:2])['user_mean']
   means = held_out(epsilon=15.0, rank=0)
-  # Users and items have 24 ratings on average, where most taste would be lost.
-  factors = held_out(epsilon=20.0, delta=1e-3, rank=3, rounds=6, caution=0.9)
+  factors = held_out(epsilon=20.0, delta=1e-3, rank=3, rounds=6)
   assert means < alone - 0.01
   assert factors < means - 0.01
 
