@@ -267,7 +267,7 @@ def _nothing(key, state: State, data: Data) -> State:
 
 
 @functools.cache
-def _step(pure: bool, decides: bool, levels: bool, tried_at: int, shift: int):
+def _step(pure: bool, decides: bool, levels: bool, shift: int):
   """A step; one object for equal arguments. Privacy: see `power_mf`."""
   how = pure, shift
   item_means = lambda key, state, data: _item_means(key, state, data, how)
@@ -281,12 +281,11 @@ def _step(pure: bool, decides: bool, levels: bool, tried_at: int, shift: int):
   # In order, the last two in turn; then what there is instead of some.
   phases = [item_means, user_biases, _user_factors, _item_factors]
   phases = [with_number, *phases] if decides else phases
-  of_part = [
+  trial = [
     functools.partial(_user_factors, trial=True),
     functools.partial(_item_factors, trial=True),
     _tried,
   ]
-  trial = of_part if tried_at else []
   hidden, tried = len(phases), len(phases) + 1
   instead = [alone, *more, _nothing] if decides else []
 
@@ -297,13 +296,13 @@ def _step(pure: bool, decides: bool, levels: bool, tried_at: int, shift: int):
     turn = jnp.maximum(done - first, 0)
     number, (least, sure) = state.item.number.sum(), _needed(state)
     lost = number < least
+    tried_at = state.hyper.tried_at
+    own = jnp.where(turn < tried_at, tried + turn % 2, tried + 2)
+    unsure = (number < sure) & (done >= first)
+    trying = unsure & (turn <= tried_at)
+    lost = lost | (unsure & ~trying & ~(state.gain > 0))
     found = jnp.where(done < first, done, first + turn % 2)
-    if tried_at:
-      unsure = (number < sure) & (done >= first)
-      own = jnp.where(turn < tried_at, tried + turn % 2, tried + 2)
-      trying = unsure & (turn <= tried_at)
-      found = jnp.where(trying, own, found)
-      lost = lost | (unsure & ~trying & ~(state.gain > 0))
+    found = jnp.where(trying, own, found)
     found = jnp.where(lost & (done >= first), hidden, found)
     if not decides:
       return found
@@ -436,7 +435,6 @@ def power_mf(config: PowerMFConfig) -> System:
       config.rank == 0,
       config.decides,
       config.level_share > 0,
-      config.tried_at,
       config.shift,
     ),
     model=_model,
@@ -543,6 +541,8 @@ def _hyper(config: PowerMFConfig) -> Any:
     min_signal=settings.MIN_SIGNAL,
     min_own=settings.MIN_OWN,
     least_taste=settings.LEAST_TASTE,
+    # Where it is 0, so many are sure as there must be at least: no trial.
+    tried_at=config.tried_at,
     least_own=settings.LEAST_OWN if config.tried_at else settings.MIN_OWN,
     loss=settings.loss(config),
     before=int(config.decides),  # steps: the number of ratings
