@@ -35,6 +35,13 @@ from dpmf_jax.systems import (
 from dpmf_jax.systems.traced import SGD
 from dpmf_jax.types import Relation, System, Unit
 
+# Of those that are not of Gaussian MF.
+_COMMON: dict[str, Any] = {
+  'relation': 'add_remove',
+  'scale': (1.0, 5.0),
+  'rank': 1,
+}
+
 
 def planted(epsilon: float = 1.0, delta: float = 1e-5) -> dict[str, Target]:
   """Every bug by name; those that end in 'none' are the sound systems."""
@@ -53,9 +60,7 @@ def planted(epsilon: float = 1.0, delta: float = 1e-5) -> dict[str, Target]:
 
 def _local_ranking(epsilon: float) -> dict[str, Target]:
   """Bugs of local ranking, seen in the answers of clients."""
-  config = LocalRankingConfig(
-    relation='add_remove', scale=(1.0, 5.0), epsilon=epsilon, rank=0
-  )
+  config = LocalRankingConfig(**{**_COMMON, 'rank': 0}, epsilon=epsilon)
   sound = local_ranking.local_ranking(config)
   pair = library_pairs('rating', 'add_remove', config.scale)[0]
 
@@ -86,12 +91,10 @@ def _ranking(epsilon: float, delta: float) -> dict[str, Target]:
 
   def bug(share, change=lambda hyper: hyper, unit: Unit = 'user', **more: Any):
     config = RankingMFConfig(
+      **_COMMON,
       unit=unit,
-      relation='add_remove',
-      scale=(1.0, 5.0),
       epsilon=epsilon,
       delta=delta,
-      rank=1,
       rounds=1,
       kept_items=3,
       popularity_power=0.3,
@@ -147,12 +150,7 @@ def _long_projections(key, state, data):
 def _levels(epsilon: float, delta: float) -> dict[str, Target]:
   """A bug of power MF, seen in how users differ in level."""
   config = PowerMFConfig(
-    relation='add_remove',
-    scale=(1.0, 5.0),
-    epsilon=epsilon,
-    delta=delta,
-    rank=0,
-    level_share=0.5,
+    **{**_COMMON, 'rank': 0}, epsilon=epsilon, delta=delta, level_share=0.5
   )
   sound = power_mf.power_mf(config)
   # The only one whose rating is not its user's only one.
@@ -176,12 +174,10 @@ def _levels(epsilon: float, delta: float) -> dict[str, Target]:
 def _moments(epsilon: float, delta: float) -> dict[str, Target]:
   """A bug of moments by rating, where means are all that is asked for."""
   config = MomentsConfig(
+    **_COMMON,
     unit='rating',
-    relation='add_remove',
-    scale=(1.0, 5.0),
     epsilon=epsilon,
     delta=delta,
-    rank=1,
     means_share=0.02,
     pairs_from=1e6,
   )

@@ -50,7 +50,7 @@ from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.mechanisms import geometric, noise
 from dpmf_jax.plans import power_mf as settings
 from dpmf_jax.plans.power_mf import PowerMFConfig
-from dpmf_jax.rows import Data
+from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems.power_mf_sums import (
   Pair,
   State,
@@ -124,34 +124,50 @@ def _user_biases(key, state: State, data: Data, how) -> State:
   return state._replace(user=shrunk_means(**pair._asdict(), most=items))
 
 
-def _user_factors(key, state: State, data: Data, trial: bool = False) -> State:
-  hyper, (user, item) = state.hyper, state.factors
-  counts = _counts(state, trial)
-  item, _, back = balanced(
-    item, counts[1], quantile=hyper.item_quantile, power=hyper.gauge_power
+def _asked(
+  key, state: State, rows: Rows, counts, *, apart: bool | None = None
+) -> tuple[jax.Array, ...]:
+  """Noisy sums of rows, and how they were asked for.
+
+  Args:
+    counts: numbers of ratings, of the rows and of the other side.
+    apart: of which part of all pairs (`of_part`); None is all of them.
+
+  Returns:
+    the sums; factors of the rows and of the other side in the gauge of these;
+    and the way of the other side there.
+  """
+  hyper, (own, other) = state.hyper, state.factors
+  means, quantile = (state.user.mean, state.item.mean), hyper.item_quantile
+  if rows.side == 'item':
+    own, other, means = other, own, means[::-1]
+    quantile = hyper.user_quantile
+  other, there, back = balanced(
+    other, counts[1], quantile=quantile, power=hyper.gauge_power
   )
-  user = user @ back
-  label = labels(data.by_user, state, state.item.mean, state.user.mean)
-  if trial:
-    label = of_part(data.by_user, label, apart=False)
-  noisy = noisy_sums(key, state, data.by_user, label, user, item)
+  own = own @ back
+  label = labels(rows, state, *means[::-1])
+  if apart is not None:
+    label = of_part(rows, label, apart=apart)
+  return noisy_sums(key, state, rows, label, own, other), own, other, there
+
+
+def _user_factors(key, state: State, data: Data, trial: bool = False) -> State:
+  counts = _counts(state, trial)
+  noisy, user, item, _ = _asked(
+    key, state, data.by_user, counts, apart=False if trial else None
+  )
   user, prior = _rows(state, noisy, user, item, counts)
   # The first item factors are random and no part of the model.
-  item = jnp.where(state.done - hyper.before == 2, 0.0, item)
+  item = jnp.where(state.done - state.hyper.before == 2, 0.0, item)
   return state._replace(factors=Factors(user, item), prior=prior)
 
 
 def _item_factors(key, state: State, data: Data, trial: bool = False) -> State:
-  hyper, (user, item) = state.hyper, state.factors
   counts = _counts(state, trial)[::-1]
-  user, there, back = balanced(
-    user, counts[1], quantile=hyper.user_quantile, power=hyper.gauge_power
+  noisy, item, user, there = _asked(
+    key, state, data.by_item, counts, apart=False if trial else None
   )
-  item = item @ back
-  label = labels(data.by_item, state, state.user.mean, state.item.mean)
-  if trial:
-    label = of_part(data.by_item, label, apart=False)
-  noisy = noisy_sums(key, state, data.by_item, label, item, user)
   item, _ = _rows(state, noisy, item, user, counts)
   prior = there.T @ state.prior @ there
   return state._replace(factors=Factors(user, item), prior=prior)
@@ -172,16 +188,12 @@ def _tried(key, state: State, data: Data) -> State:
   much. Sums of p (p - y) are of (p - y) times user factors, and those of p p
   are found by numbers of ratings.
   """
-  hyper, (user, item) = state.hyper, state.factors
-  users, items = _counts(state, False)
-  user, _, back = balanced(
-    user, users, quantile=hyper.user_quantile, power=hyper.gauge_power
+  hyper, (users, items) = state.hyper, _counts(state, False)
+  noisy, item, user, _ = _asked(
+    key, state, data.by_item, (items, users), apart=True
   )
-  item = item @ back
+  # Sums are asked for with rows of norm 1 at most.
   item = item / jnp.maximum(jnp.linalg.norm(item, axis=1), 1.0)[:, None]
-  label = labels(data.by_item, state, state.user.mean, state.item.mean)
-  label = of_part(data.by_item, label, apart=True)
-  noisy = noisy_sums(key, state, data.by_item, label, item, user)
   expected = item @ second_moment(user, users)
   number = jnp.maximum(items, 0.0) / settings.TRIED_PART
   squares = jnp.sum(number * jnp.sum(item * expected, axis=1))
