@@ -211,8 +211,12 @@ def _log1m(rate: float) -> float:
 
 
 def _rounded_up(*parts: np.ndarray) -> np.ndarray:
-  """The sum of the parts, which may cancel: the error goes with their sizes."""
-  return np.add.reduce(parts) + 4 * _ULP * np.add.reduce(np.abs(parts))
+  """The sum of the parts, which may cancel: the error goes with their sizes.
+
+  One of them may be the logarithm of 0, and then the sum is.
+  """
+  total, size = np.add.reduce(parts), np.add.reduce(np.abs(parts))
+  return total + 4 * _ULP * np.where(np.isneginf(total), 0.0, size)
 
 
 def _log1p_sum(logs: np.ndarray) -> float:

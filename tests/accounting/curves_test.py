@@ -180,7 +180,9 @@ def test_sampled_curves_are_never_below_their_sums(order, rate):
 
 @pytest.mark.parametrize('order', [1.01, 1.5, 2, 3.7, 8, 20.5])
 @pytest.mark.parametrize(
-  ('rate', 'noise'), [(0.01, 1.0), (0.3, 0.7), (1e-4, 2.0), (0.5, 20.0)]
+  ('rate', 'noise'),
+  # With 3 a point of the rule is where the likelihoods are the same.
+  [(0.01, 1.0), (0.3, 0.7), (1e-4, 2.0), (0.5, 20.0), (0.1, 3.0)],
 )
 def test_poisson_sampling_is_the_moment_of_a_mixture(rate, noise, order):
   with mpmath.workdps(40):
