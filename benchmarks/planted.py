@@ -48,7 +48,7 @@ def planted(epsilon: float = 1.0, delta: float = 1e-5) -> dict[str, Target]:
   more = {
     'ranking': _ranking(epsilon, delta),
     'local ranking': _local_ranking(epsilon),
-    'levels': _levels(epsilon, delta),
+    'levels': _levels(epsilon),
     'moments': _moments(epsilon, delta),
   }
   return _gaussian(epsilon, delta) | {
@@ -147,8 +147,9 @@ def _long_projections(key, state, data):
   return jax.lax.cond(state.done == 0, first, later)
 
 
-def _levels(epsilon: float, delta: float) -> dict[str, Target]:
-  """A bug of power MF, seen in how users differ in level."""
+def _levels(epsilon: float) -> dict[str, Target]:
+  """A bug of power MF, seen in how users differ in level: of pure epsilon."""
+  delta = 1e-12
   config = PowerMFConfig(
     **{**_COMMON, 'rank': 0}, epsilon=epsilon, delta=delta, level_share=0.5
   )
