@@ -37,6 +37,9 @@ from dpmf_jax.rows import (
   training_data,
 )
 
+# Users who tell what all are like: so many, or fewer.
+_TELLING = 2**16
+
 
 def homes_of(user: np.ndarray, num_users: int, mesh: Mesh) -> np.ndarray:
   """The place in the mesh of the device that has each of the users."""
@@ -116,12 +119,12 @@ def by_home(
   *tables: Any,
   summed: bool = False,
 ) -> Any:
-  """What `function` makes of tables of users, row by row.
+  """What `function` makes of tables of `rows`, row by row.
 
   With homes every device does it for its own users, and for rows of zeros.
   `summed` says that the results are sums over users, of integers.
   """
-  if not rows.homes:
+  if not rows.homes or rows.side == 'item':
     return function(*tables)
   mesh, users = rows.mesh, rows.num_rows
   own = jax.shard_map(
@@ -133,6 +136,57 @@ def by_home(
   )
   found = own(*padded(tables, users, mesh))
   return found if summed else trimmed(found, users, mesh)
+
+
+def by_block(function: Callable[..., Any], size: int, *tables: Any) -> Any:
+  """What `function` makes of tables, `size` rows at a time.
+
+  A row so has the same bits in all programs, of however many rows: what XLA
+  makes of an operation depends on its shape and on what else is there.
+  """
+  count = len(jax.tree.leaves(tables)[0])
+  # At least two blocks: a loop of one would be another program.
+  blocks = max(2, -(-count // size))
+
+  def cut(rows: jax.Array) -> jax.Array:
+    more = blocks * size - count
+    rows = jnp.pad(rows, ((0, more),) + ((0, 0),) * (rows.ndim - 1))
+    return rows.reshape(blocks, size, *rows.shape[1:])
+
+  found = jax.lax.map(lambda own: function(*own), jax.tree.map(cut, tables))
+  return jax.tree.map(
+    lambda rows: rows.reshape(-1, *rows.shape[2:])[:count], found
+  )
+
+
+def some_rows(tree: Any, rows: Rows) -> Any:
+  """Rows of tables of `rows` that tell what all are like, on every device.
+
+  All of them, or where there are many users every k-th, as many as are always
+  at hand: sums over users are of these.
+  """
+  apart = 1
+  if rows.side == 'user':
+    apart = max(1, -(-rows.num_rows // _TELLING))
+  if not rows.homes or rows.side == 'item':
+    return jax.tree.map(lambda table: table[::apart], tree)
+  index = jnp.arange(0, rows.num_rows, apart)
+
+  def own(table: jax.Array) -> jax.Array:
+    first = jax.lax.axis_index(AXIS) * len(table)
+    here = (index >= first) & (index < first + len(table))
+    here = here.reshape(-1, *(1,) * (table.ndim - 1))
+    part = table[own_index(index, len(table))]
+    # A row is that of one device, and zeros are added to it.
+    return jax.lax.psum(jnp.where(here, part, jnp.zeros_like(part)), AXIS)
+
+  return jax.shard_map(
+    lambda tree: jax.tree.map(own, tree),
+    mesh=rows.mesh,
+    in_specs=Spec(AXIS),
+    out_specs=Spec(),
+    check_vma=False,
+  )(padded(tree, rows.num_rows, rows.mesh))
 
 
 def alike(function: Callable[..., Any], number: jax.Array, *args: Any) -> Any:

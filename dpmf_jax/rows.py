@@ -93,8 +93,11 @@ class Rows:
   @property
   def own_users(self) -> int:
     """How many users a device has at home, at most."""
-    users = self.num_columns if self.side == 'item' else self.num_rows
-    return own_rows(users, self.mesh)
+    return own_rows(self.num_users, self.mesh)
+
+  @property
+  def num_users(self) -> int:
+    return self.num_columns if self.side == 'item' else self.num_rows
 
   @property
   def num_items(self) -> int:

@@ -92,7 +92,7 @@ def _one(step, key, state, data):
 
 def _steps(step, key, state, data, first, length):
   """`_block`; where there are kinds of steps, of those alone that are run."""
-  if not isinstance(step, Kinds) or data.by_user.homes:
+  if not isinstance(step, Kinds):
     return _block(step, key, state, data, first, length)
   for number in range(first, first + length):
     kind, own_key = _next(step.which, key, state, data, number)

@@ -211,7 +211,8 @@ class System(NamedTuple):
     scale: of the ratings that it is for; None for any, where nothing is
       clipped to it and no proof needs it.
     users_apart: whether steps compute what they do for a user from that user's
-      rows and from what all have, and add up nothing but integers over users:
+      rows and from what all have, and add up nothing over users but integers,
+      or floats of users who are the same everywhere (`homes.some_rows`):
       tables of users, which are named `user` in the state, can then be spread
       over devices without changing a bit.
     items_apart: the same of items. Where it is not so, tables of items that are

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from dpmf_jax import training
+from dpmf_jax import homes, training
 from dpmf_jax.homes import data_at_home, padded, spread_items, whole_items
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.ratings.synthetic import synthetic
@@ -21,7 +21,6 @@ _SYSTEMS = {
   'moments': {},
   'power_mf': {'rank': 2},
 }
-_APART = ['gaussian_mf', 'dpals', 'ranking_mf', 'moments']
 
 
 def one_fast(names):
@@ -46,8 +45,8 @@ def at_home(ratings):
   return data_at_home(ratings, device_mesh(4))
 
 
-def system_of(name, ratings):
-  given = {'epsilon': 4.0, 'unit': None, **_SYSTEMS[name]}
+def system_of(name, ratings, **more):
+  given = {'epsilon': 4.0, 'unit': None, **_SYSTEMS[name], **more}
   return choosing.chosen(
     name, given, ratings, task=None, variant=None, delta=None, threshold=None,
     asked=None, features=None, items_known=False, in_ledger=False,
@@ -76,9 +75,34 @@ def sent(program):
   return found
 
 
+@pytest.fixture
+def few_tell(monkeypatch):
+  """Sums over users are of every ninth, as if there were millions."""
+  jax.clear_caches()
+  monkeypatch.setattr(homes, '_TELLING', 90)
+  yield
+  jax.clear_caches()
+
+
 @pytest.mark.parametrize('name', one_fast(_SYSTEMS))
 def test_homes_change_no_bit(ratings, at_home, name):
-  system = system_of(name, ratings)
+  check_homes(system_of(name, ratings), ratings, at_home)
+
+
+@pytest.mark.slow
+def test_homes_change_no_bit_of_factors(ratings, at_home):
+  system = system_of('power_mf', ratings, caution=0.0)
+  check_homes(system, ratings, at_home)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('few_tell')
+def test_homes_change_no_bit_where_some_users_tell_of_all(ratings, at_home):
+  system = system_of('power_mf', ratings, caution=0.0)
+  check_homes(system, ratings, at_home)
+
+
+def check_homes(system, ratings, at_home):
   data = training_data(ratings, mesh=device_mesh(4))
   state, spread = (
     training.fit(system, jax.random.key(1), each) for each in (data, at_home)
@@ -122,7 +146,8 @@ def test_rows_of_items_are_updated_where_they_are(ratings, at_home):
   assert found == [16, 60, 64]
 
 
-@pytest.mark.parametrize('name', one_fast(_APART))
+@pytest.mark.parametrize('name', one_fast(_SYSTEMS))
+@pytest.mark.usefixtures('few_tell')
 def test_nothing_as_long_as_the_users_crosses_the_network(
   ratings, at_home, name
 ):
@@ -134,7 +159,7 @@ def test_nothing_as_long_as_the_users_crosses_the_network(
   assert max(sent(compiled(system, everywhere))) >= _USERS
 
 
-@pytest.mark.parametrize('name', one_fast(_APART))
+@pytest.mark.parametrize('name', one_fast(_SYSTEMS))
 def test_a_device_has_the_rows_of_its_own_users(ratings, at_home, name):
   state = training.fit(system_of(name, ratings), jax.random.key(1), at_home)
   for shard in state.factors.user.addressable_shards:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from dpmf_jax.accounting.rounding import MAX_SLOTS
-from dpmf_jax.homes import by_home, padded
+from dpmf_jax.homes import by_block, by_home, padded
 from dpmf_jax.kernels.profiles import summed_users
 from dpmf_jax.kernels.slices import (
   CHUNK_BYTES,
@@ -102,7 +102,7 @@ def ridge_fit(
   products, spacing, label_size = _products(rows, factors / size[None], offset)
   inverse = 1 / jnp.sqrt(ridge)
 
-  def solved(own):
+  def solved(*own):
     # Rows last, which are worked on side by side: whole vectors.
     products, spacing, label_size, start = (jnp.moveaxis(x, 0, -1) for x in own)
     entry = products.astype(jnp.float32) * spacing[None, None]
@@ -121,7 +121,7 @@ def ridge_fit(
     return (start + _solution(matrix, right * scale) * scale).T
 
   own = products, spacing, label_size, start
-  return by_home(lambda *own: by_block(solved, own), rows, *own)
+  return by_home(lambda *own: in_blocks(solved, own), rows, *own)
 
 
 def _products(rows: Rows, factors: Array, offset) -> tuple[Array, Array, Array]:
@@ -193,30 +193,16 @@ def _shifted(sums: Array, bits: Array | int) -> Array:
   return (sums + (jnp.int32(1) << bits >> 1)) >> bits
 
 
-def by_block(solved, own):
+def in_blocks(solved, own):
   """`solved` of all rows, a block of them at a time."""
   row_bytes = sum(math.prod(x.shape[1:]) * x.dtype.itemsize for x in own)
   room = CHUNK_BYTES // (_COPIES * row_bytes)
   wide = min(max(1 << room.bit_length() >> 1, _BLOCK), _WIDE_BLOCK)
   return jax.lax.platform_dependent(
-    own,
-    cpu=functools.partial(_by_block, solved, _BLOCK),
-    default=functools.partial(_by_block, solved, wide),
+    *own,
+    cpu=functools.partial(by_block, solved, _BLOCK),
+    default=functools.partial(by_block, solved, wide),
   )
-
-
-def _by_block(solved, size: int, own):
-  count = len(own[-1])
-  # At least two blocks: a loop of one would be another program.
-  blocks = max(2, -(-count // size))
-
-  def cut(rows: Array) -> Array:
-    more = blocks * size - count
-    rows = jnp.pad(rows, ((0, more),) + ((0, 0),) * (rows.ndim - 1))
-    return rows.reshape(blocks, size, *rows.shape[1:])
-
-  found = jax.lax.map(solved, jax.tree.map(cut, own))
-  return found.reshape(-1, found.shape[-1])[:count]
 
 
 def _solution(matrix: Array, right: Array) -> Array:

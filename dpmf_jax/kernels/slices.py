@@ -224,6 +224,43 @@ def _table_lengths(rows: Rows) -> tuple[int, int]:
   return rows.num_rows, users
 
 
+def each_rating(
+  function: Callable[..., jax.Array], rows: Rows, columns: Any, sides: Any
+) -> jax.Array:
+  """What `function` makes of ratings and tables, [C, S, ...].
+
+  Args:
+    function: (rows, column, row, columns, sides) -> [C, S, ...], with `column`
+      and `row` for the indices of `rows`, as tables are.
+    rows: the ratings.
+    columns, sides: trees of tables [num_columns, ...] and [num_rows, ...].
+  """
+  if not rows.homes:
+    return function(rows, rows.column, rows.row, columns, sides)
+  by_user = rows.side == 'user'
+
+  def local(rows: Rows, columns: Any, sides: Any) -> jax.Array:
+    column, row = rows.column, rows.row
+    if by_user:
+      row = own_index(row, rows.own_users)
+    else:
+      column = own_index(column, rows.own_users)
+    return function(rows, column, row, columns, sides)
+
+  users = sides if by_user else columns
+  users = padded(
+    users, rows.num_rows if by_user else rows.num_columns, rows.mesh
+  )
+  whole, spread = Spec(), Spec(AXIS)
+  return jax.shard_map(
+    local,
+    mesh=rows.mesh,
+    in_specs=(spread, whole, spread) if by_user else (spread, spread, whole),
+    out_specs=spread,
+    check_vma=False,
+  )(rows, *((columns, users) if by_user else (users, sides)))
+
+
 def by_row(function: Callable[..., Any], rows: Rows, values: jax.Array) -> Any:
   """What `function` makes of slices' rows and `values` [C, S, ...].
 

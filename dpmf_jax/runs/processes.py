@@ -48,9 +48,8 @@ _SMALL, _PIECE = 2**14, 2**22  # bytes that go to each process at a time
 _PATIENCE = 3600  # seconds in which all processes have to be started
 _LAST_WORDS = 60  # seconds
 _BYE = b'\n'
-# Systems whose sums over users and ratings are of integers. Where steps do more
-# with users, all processes have their tables of users while they train
-# (`System.users_apart`).
+# Systems whose sums over ratings are of integers, and which can have users
+# where their ratings are (`System.users_apart`).
 _SYSTEMS = ('power_mf', 'dpals', 'ranking_mf', 'moments', 'gaussian_mf')
 
 

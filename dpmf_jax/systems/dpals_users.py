@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from dpmf_jax.accounting.rounding import least_shift
 from dpmf_jax.kernels import normal, user_sums
-from dpmf_jax.kernels.regression import by_block
+from dpmf_jax.kernels.regression import in_blocks
 from dpmf_jax.kernels.slices import take
 from dpmf_jax.mechanisms.clipping import SLACK
 from dpmf_jax.rows import Rows
@@ -109,7 +109,7 @@ def fitted(
     odds = jax.vmap(lambda each: evidence(own, each), out_axes=1)(alternatives)
     return jnp.concatenate([found, odds], axis=1)
 
-  both = by_block(of_some, equations)
+  both = in_blocks(lambda *own: of_some(Equations(*own)), equations)
   return both[:, : len(ridge)], both[:, len(ridge) :]
 
 

@@ -44,6 +44,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmf_jax.accounting.rounding import PRODUCT_BITS
+from dpmf_jax.homes import alike, by_block, by_home, some_rows
 from dpmf_jax.kernels import lattice
 from dpmf_jax.kernels.dense import eigen
 from dpmf_jax.kernels.regression import fitted_users
@@ -52,7 +53,6 @@ from dpmf_jax.plans import power_mf as settings
 from dpmf_jax.plans.power_mf import PowerMFConfig
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems.power_mf_sums import (
-  Pair,
   State,
   Sums,
   labels,
@@ -64,50 +64,86 @@ from dpmf_jax.systems.power_mf_sums import (
   with_number,
 )
 from dpmf_jax.systems.row_factors import (
-  balanced,
+  gauge_of,
+  prior_of,
   second_moment,
+  shortened,
   shrunk_rows,
 )
 from dpmf_jax.systems.row_means import (
   Means,
+  Pair,
   common_fit,
+  laws_of,
   level_ridge,
+  means_by,
   own_bias_ridge,
   shrunk_means,
 )
 from dpmf_jax.systems.traced import traced
 from dpmf_jax.types import Factors, Fit, Kinds, Release, System
 
+# Rows that are computed at a time, the least and the most: about 1/16 of all.
+_BLOCKS = 4, 2**9
 
-def _rows(state: State, noisy, own, other, counts):
+
+def _each(function, rows: Rows, *tables: jax.Array) -> Any:
+  """What `function` makes of tables of rows, row by row."""
+  least, most = _BLOCKS
+  size = min(max(1 << (rows.num_rows // 16).bit_length() >> 1, least), most)
+  return by_home(lambda *own: by_block(function, size, *own), rows, *tables)
+
+
+def _of_all(function, state: State, rows: Rows, *tables: jax.Array) -> Any:
+  """What `function` makes of tables of all rows, or of some of many users."""
+  return alike(function, state.done, *some_rows(tables, rows))
+
+
+def _rows(state: State, sides: tuple[Rows, Rows], noisy, own, other, counts):
   """Factors [R, D] of rows and their prior, from what `noisy_sums` gives.
 
-  `counts` are numbers of ratings, of the rows and of the other side.
+  `sides` and `counts`, of numbers of ratings, are of the rows and of the other
+  side.
   """
-  hyper = state.hyper
+  hyper, (rows, others) = state.hyper, sides
   # Mixing with the old factors averages noise out.
   mixed = state.done - hyper.before >= hyper.full_steps
   gain = jnp.where(mixed, hyper.relaxation, 1.0)
-  moment = second_moment(other, counts[1])
+  known = {
+    'error': hyper.error_variance,
+    'variance': jnp.square(row_noise(state).std),
+  }
+  moment = _of_all(second_moment, state, others, other, counts[1])
   # What own factors explain already is not in the residuals.
-  target = counts[0][:, None] * (own @ moment) - noisy
-  found, prior = shrunk_rows(
-    target,
-    counts[0],
-    moment,
-    error=hyper.error_variance,
-    variance=jnp.square(row_noise(state).std),
-    bound=hyper.residual_bound,
-    kept=gain,
-  )
-  return (1 - gain) * own + gain * found, prior
+  target = _each(
+    lambda own, noisy, count: count[:, None] * (own @ moment) - noisy,
+    rows, own, noisy, counts[0],
+  )  # fmt: skip
+  prior = _of_all(
+    lambda target, count: prior_of(
+      target, count, moment, bound=hyper.residual_bound, **known
+    ),
+    state, rows, target, counts[0],
+  )  # fmt: skip
+  found = _each(
+    lambda own, target, count: (
+      (1 - gain) * own
+      + gain * shrunk_rows(prior, target, count, kept=gain, **known)
+    ),
+    rows, own, target, counts[0],
+  )  # fmt: skip
+  return found, prior.covariance
 
 
 def _item_means(key, state: State, data: Data, how) -> State:
   rows, users = data.by_item, data.by_user.num_rows
   label = labels(rows, state, None)
   pair = noisy_pair(key, state, rows, users, label, how)
-  item = shrunk_means(**pair._asdict(), most=users, pure=how[0])
+  item = alike(
+    lambda pair: shrunk_means(**pair._asdict(), most=users, pure=how[0]),
+    state.done,
+    pair,
+  )
   return state._replace(item=item, known=item, pair=pair)
 
 
@@ -118,58 +154,83 @@ def _item_means_alone(key, state: State, data: Data, shift: int) -> State:
 
 
 def _user_biases(key, state: State, data: Data, how) -> State:
-  rows, items = data.by_user, data.by_item.num_rows
+  rows, most = data.by_user, data.by_item.num_rows
   label = labels(rows, state, state.item.mean)
-  pair = noisy_pair(key, state, rows, items, label, how)
-  return state._replace(user=shrunk_means(**pair._asdict(), most=items))
+  pair = noisy_pair(key, state, rows, most, label, how)
+  sums = pair.number, pair.total
+  of = lambda number, total: pair._replace(number=number, total=total)
+  laws = _of_all(
+    lambda *sums: laws_of(of(*sums), most=most), state, rows, *sums
+  )
+  mean, number, variance = _each(
+    lambda *sums: means_by(laws, of(*sums), most=most), rows, *sums
+  )
+  level = _of_all(
+    lambda mean, variance: jnp.mean(jnp.square(mean) + variance),
+    state, rows, mean, variance,
+  )  # fmt: skip
+  user = Means(mean, number, laws.height, variance)
+  return state._replace(user=user, level=level)
 
 
 def _asked(
-  key, state: State, rows: Rows, counts, *, apart: bool | None = None
+  key,
+  state: State,
+  sides: tuple[Rows, Rows],
+  counts: tuple[jax.Array, jax.Array],
+  *,
+  apart: bool | None = None,
 ) -> tuple[jax.Array, ...]:
   """Noisy sums of rows, and how they were asked for.
 
   Args:
-    counts: numbers of ratings, of the rows and of the other side.
+    sides: ratings by the rows and by the other side.
+    counts: numbers of ratings, of the same.
     apart: of which part of all pairs (`of_part`); None is all of them.
 
   Returns:
     the sums; factors of the rows and of the other side in the gauge of these;
     and the way of the other side there.
   """
-  hyper, (own, other) = state.hyper, state.factors
-  means, quantile = (state.user.mean, state.item.mean), hyper.item_quantile
+  hyper, (rows, others) = state.hyper, sides
+  (own, other), quantile = state.factors, hyper.item_quantile
+  means = state.user.mean, state.item.mean
   if rows.side == 'item':
     own, other, means = other, own, means[::-1]
     quantile = hyper.user_quantile
-  other, there, back = balanced(
-    other, counts[1], quantile=quantile, power=hyper.gauge_power
-  )
-  own = own @ back
+  gauge = _of_all(
+    lambda *rows: gauge_of(*rows, quantile=quantile, power=hyper.gauge_power),
+    state, others, other, counts[1],
+  )  # fmt: skip
+  other = _each(lambda rows: shortened(rows, gauge), others, other)
+  own = _each(lambda rows: rows @ gauge.back, rows, own)
   label = labels(rows, state, *means[::-1])
   if apart is not None:
     label = of_part(rows, label, apart=apart)
-  return noisy_sums(key, state, rows, label, own, other), own, other, there
+  noisy = noisy_sums(key, state, rows, label, own, other)
+  return noisy, own, other, gauge.there
 
 
 def _user_factors(key, state: State, data: Data, trial: bool = False) -> State:
   counts = _counts(state, trial)
   noisy, user, item, _ = _asked(
-    key, state, data.by_user, counts, apart=False if trial else None
+    key, state, data, counts, apart=False if trial else None
   )
-  user, prior = _rows(state, noisy, user, item, counts)
+  user, prior = _rows(state, data, noisy, user, item, counts)
   # The first item factors are random and no part of the model.
   item = jnp.where(state.done - state.hyper.before == 2, 0.0, item)
   return state._replace(factors=Factors(user, item), prior=prior)
 
 
 def _item_factors(key, state: State, data: Data, trial: bool = False) -> State:
-  counts = _counts(state, trial)[::-1]
+  sides, (users, items) = (data.by_item, data.by_user), _counts(state, trial)
+  counts = items, users
   noisy, item, user, there = _asked(
-    key, state, data.by_item, counts, apart=False if trial else None
+    key, state, sides, counts, apart=False if trial else None
   )
-  item, _ = _rows(state, noisy, item, user, counts)
-  prior = there.T @ state.prior @ there
+  item, _ = _rows(state, sides, noisy, item, user, counts)
+  moved = lambda prior: there.T @ prior @ there
+  prior = alike(moved, state.done, state.prior)
   return state._replace(factors=Factors(user, item), prior=prior)
 
 
@@ -188,20 +249,24 @@ def _tried(key, state: State, data: Data) -> State:
   much. Sums of p (p - y) are of (p - y) times user factors, and those of p p
   are found by numbers of ratings.
   """
-  hyper, (users, items) = state.hyper, _counts(state, False)
-  noisy, item, user, _ = _asked(
-    key, state, data.by_item, (items, users), apart=True
-  )
-  # Sums are asked for with rows of norm 1 at most.
-  item = item / jnp.maximum(jnp.linalg.norm(item, axis=1), 1.0)[:, None]
-  expected = item @ second_moment(user, users)
-  number = jnp.maximum(items, 0.0) / settings.TRIED_PART
-  squares = jnp.sum(number * jnp.sum(item * expected, axis=1))
-  products = squares - jnp.sum(noisy * item)
-  error = jnp.square(row_noise(state).std) * jnp.sum(jnp.square(item))
-  error = jnp.sqrt(error + hyper.error_variance * squares)
-  least = jnp.sqrt(hyper.least_taste * jnp.sum(number) * squares)
-  return state._replace(gain=products - error - least)
+  hyper, sides = state.hyper, (data.by_item, data.by_user)
+  users, items = _counts(state, False)
+  noisy, item, user, _ = _asked(key, state, sides, (items, users), apart=True)
+  moment = _of_all(second_moment, state, data.by_user, user, users)
+
+  def gain(noisy, item, items):
+    # Sums are asked for with rows of norm 1 at most.
+    item = item / jnp.maximum(jnp.linalg.norm(item, axis=1), 1.0)[:, None]
+    number = jnp.maximum(items, 0.0) / settings.TRIED_PART
+    squares = jnp.sum(number * jnp.sum(item * (item @ moment), axis=1))
+    products = squares - jnp.sum(noisy * item)
+    error = jnp.square(row_noise(state).std) * jnp.sum(jnp.square(item))
+    error = jnp.sqrt(error + hyper.error_variance * squares)
+    least = jnp.sqrt(hyper.least_taste * jnp.sum(number) * squares)
+    return products - error - least
+
+  found = alike(gain, state.done, noisy, item, items)
+  return state._replace(gain=found)
 
 
 def _needed(state: State) -> tuple[jax.Array, jax.Array]:
@@ -219,14 +284,14 @@ def _needed(state: State) -> tuple[jax.Array, jax.Array]:
   return hyper.caution * least, hyper.caution * sure
 
 
-def _known_items(state: State) -> Means:
+def _known_items(state: State, users: int) -> Means:
   """Means of items by all that was asked for of counts and sums.
 
   A sum of clipped residuals is taken for n (share of those not clipped) times
   how far off the mean was, errors of ratings and noise.
   """
   hyper, (total, precision) = state.hyper, state.left
-  users, pair, counted = len(state.factors.user), state.pair, state.counted
+  pair, counted = state.pair, state.counted
   known = 1 / pair.count_variance
   every = known + counted.precision
   number = (known * pair.number + counted.total) / every
@@ -265,12 +330,16 @@ def _item_sums(key, state: State, data: Data) -> State:
     own = jnp.where(asked, weight * unit * unit, 0.0)
     return Sums(sums.total + own * noisy / unit, sums.precision + own)
 
-  state = state._replace(
-    factors=Factors(user, item),
-    counted=with_more(state.counted, counts, hyper.residual_bound),
-    left=with_more(state.left, ~counts, jnp.float32(-1)),
-  )
-  return state._replace(known=_known_items(state))
+  def known(state: State) -> State:
+    state = state._replace(
+      counted=with_more(state.counted, counts, hyper.residual_bound),
+      left=with_more(state.left, ~counts, jnp.float32(-1)),
+    )
+    return state._replace(known=_known_items(state, data.by_user.num_rows))
+
+  # Of items alone.
+  found = alike(known, state.done, state._replace(factors=None, user=None))
+  return found._replace(factors=Factors(user, item), user=state.user)
 
 
 def _nothing(key, state: State, data: Data) -> State:
@@ -371,19 +440,19 @@ def _items(state: State) -> jax.Array:
 
 def _model(state: State, data: Data) -> Release:
   """Item factors, and what each user fits to their own ratings."""
-  return fitted_users(data.by_user, _released(state))
+  return fitted_users(data.by_user, _released(state, data.by_user.num_rows))
 
 
-@jax.jit  # Every report of a run has one: many small operations.
-def _released(state: State) -> Release:
+# Every report of a run has one: many small operations.
+@functools.partial(jax.jit, static_argnums=1)
+def _released(state: State, num_users: int) -> Release:
   """Items; users fit around no bias, slope 1 and no vector."""
   hyper, known, item = state.hyper, state.known, _items(state)
-  own = known.number.sum() / len(state.factors.user)
+  own = known.number.sum() / num_users
   ridge = own_bias_ridge(hyper.bias_ridge, own)
   # Where factors were tried in vain, users' biases say how far they differ, in
   # units in which ratings have variance 1; it may be less, so half of the way.
-  level = jnp.mean(jnp.square(state.user.mean) + state.user.variance)
-  ridge = jnp.where(state.gain < 0, jnp.sqrt(ridge / level), ridge)
+  ridge = jnp.where(state.gain < 0, jnp.sqrt(ridge / state.level), ridge)
   if len(hyper.level_coins):
     levels = state.levels.astype(jnp.float32)
     by_levels = level_ridge(levels, hyper.level_stds, ridge)
@@ -454,6 +523,7 @@ def power_mf(config: PowerMFConfig) -> System:
     guarantee=plan.guarantee,
     views={'levels': _levels} if config.level_share else {},
     scale=config.scale,
+    users_apart=True,
   )
 
 
@@ -474,6 +544,7 @@ def _start(key: jax.Array, hyper: Any, rank: int, users: int, items: int):
     counted=Sums(zeros(items), zeros()),
     left=Sums(zeros(items), zeros()),
     pair=Pair(zeros(items), zeros(items), zeros() + 1, zeros() + 1),
+    level=zeros(),
     ratings=count,
     levels=zeros(2, dtype=np.int32),
     gain=zeros(),

@@ -14,21 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmf_jax.kernels import lattice, normal
-from dpmf_jax.kernels.slices import Chunk, sum_over_slices, take
+from dpmf_jax.kernels.slices import Chunk, each_rating, sum_over_slices, take
 from dpmf_jax.mechanisms import geometric, laplace, noise
 from dpmf_jax.plans import power_mf as settings
 from dpmf_jax.rows import Data, Rows
-from dpmf_jax.systems.row_means import Means
+from dpmf_jax.systems.row_means import Means, Pair
 from dpmf_jax.types import Factors
-
-
-class Pair(NamedTuple):
-  """Noisy counts and sums of rows, in quarters, and variances of the noise."""
-
-  number: jax.Array  # [R]
-  total: jax.Array  # [R]
-  count_variance: jax.Array  # []
-  total_variance: jax.Array  # []
 
 
 class Sums(NamedTuple):
@@ -50,6 +41,7 @@ class State(NamedTuple):
   counted: Sums  # ratings
   left: Sums  # what the means leave of them, clipped
   pair: Pair  # what `item` is made of, from the middle of the scale
+  level: jax.Array  # [] mean square of users' biases
   ratings: jax.Array  # int32, how many; 0 before they are asked for
   levels: jax.Array  # int32 [2], of `levels_of_users`; 0 as long as not asked
   gain: jax.Array  # [] of factors where they were tried, above 0 if they help
@@ -64,12 +56,18 @@ def labels(rows: Rows, state: State, column_mean, row_mean=None) -> jax.Array:
   """
   hyper = state.hyper
   middle = (hyper.low + hyper.high) / 2
-  label = (jnp.clip(rows.value, hyper.low, hyper.high) - middle) / hyper.quarter
-  if column_mean is not None:
-    label = label - take(column_mean, rows.column)
-  if row_mean is not None:
-    label = label - take(row_mean, rows.row)[..., None]
-  return label
+
+  def left(rows: Rows, column: jax.Array, row: jax.Array, *means) -> jax.Array:
+    column_mean, row_mean = means
+    label = jnp.clip(rows.value, hyper.low, hyper.high) - middle
+    label = label / hyper.quarter
+    if column_mean is not None:
+      label = label - take(column_mean, column)
+    if row_mean is not None:
+      label = label - take(row_mean, row)[..., None]
+    return label
+
+  return each_rating(left, rows, column_mean, row_mean)
 
 
 def of_part(rows: Rows, label: jax.Array, *, apart: bool) -> jax.Array:
@@ -108,7 +106,7 @@ def noisy_pair(key, state: State, rows: Rows, others: int, label, how):
   if pure:
     draws = laplace.l2_laplace(key, shape, rows.mesh)
   else:
-    (draws,) = noise.draws(key, [shape], rows.mesh)
+    (draws,) = noise.draws(key, [shape], rows.mesh, spread=[_apart(rows)])
   # Those of means alone are the last.
   place = -1 if pure else state.done - hyper.before
   of_count, of_total = (_at(own, place) for own in (hyper.counts, hyper.totals))
@@ -141,8 +139,13 @@ def noisy_sums(key, state: State, rows: Rows, label, own, other):
     residual_bound=hyper.residual_bound,
     shift=hyper.lattice_shift,
   )
-  (draws,) = noise.draws(key, [sums.shape], rows.mesh)
+  (draws,) = noise.draws(key, [sums.shape], rows.mesh, spread=[_apart(rows)])
   return row_noise(state).add(sums, draws)
+
+
+def _apart(rows: Rows) -> bool:
+  """Whether each device has rows of its own."""
+  return rows.homes and rows.side == 'user'
 
 
 def row_noise(state: State) -> noise.LatticeNoise:

@@ -28,20 +28,24 @@ def second_moment(factors: jax.Array, count: jax.Array) -> jax.Array:
   return (factors * weight[:, None]).T @ factors
 
 
-class Shrunk(NamedTuple):
-  """Factors of rows.
+class Prior(NamedTuple):
+  """Of rows' factors, normal around 0, along the axes of C.
 
   Attributes:
-    factors: [R, D] posterior means.
-    prior: [D, D] covariance of rows' factors, less a standard error: 0 along
-      axes where there may be nothing but errors and noise.
+    size: [D] of C along its axes.
+    axes: [D, D].
+    used: [D] variances that rows are shrunk with.
+    covariance: [D, D] of rows' factors, less a standard error: 0 along axes
+      where there may be nothing but errors and noise.
   """
 
-  factors: jax.Array
-  prior: jax.Array
+  size: jax.Array
+  axes: jax.Array
+  used: jax.Array
+  covariance: jax.Array
 
 
-def shrunk_rows(
+def prior_of(
   sums: jax.Array,
   count: jax.Array,
   moment: jax.Array,
@@ -49,14 +53,11 @@ def shrunk_rows(
   error: jax.Array,
   variance: jax.Array,
   bound: jax.Array | float = jnp.inf,
-  kept: jax.Array | float = 1.0,
-) -> Shrunk:
-  """Factors of rows that are normal around 0, along the axes of `moment`.
+) -> Prior:
+  """The likeliest variances of rows (Fisher scoring), less a standard error.
 
-  Their variances are the likeliest ones for all rows (Fisher scoring), less a
-  standard error. Where nothing is left, rows are shrunk with the latter, as
-  long as it explains less than errors do: rounds go on looking where nothing
-  has been found so far.
+  Where nothing is left, rows are shrunk with the latter, as long as it explains
+  less than errors do: rounds go on looking where nothing has been found so far.
 
   Args:
     sums: [R, D] noisy sums.
@@ -65,13 +66,11 @@ def shrunk_rows(
     error: [] variance of a rating's own error.
     variance: [] of the noise.
     bound: [] that errors are clipped to, where they are summed.
-    kept: [] part of the noise that is left of it, where factors are averaged.
   """
   size, axes = eigen(moment)
   size = jnp.maximum(size, 1e-9)
   rotated = sums @ axes
   mass = jnp.maximum(count, 0.0)[:, None] * size[None]  # [R, D]
-  errors = mass * error
   summed = mass * jnp.minimum(error, jnp.square(bound))
 
   def information(prior):
@@ -87,33 +86,61 @@ def shrunk_rows(
   prior = jax.lax.fori_loop(0, _ROUNDS, improved, start)
   deviation = jnp.sqrt(2 / information(prior)[1])
   sure = jnp.maximum(prior - deviation, 0.0)
-  used = jnp.maximum(sure, jnp.minimum(deviation, error / size))[None]
-  gain = mass * used / (mass * mass * used + errors + kept * variance)
-  return Shrunk((gain * rotated) @ axes.T, (axes * sure[None]) @ axes.T)
+  used = jnp.maximum(sure, jnp.minimum(deviation, error / size))
+  return Prior(size, axes, used, (axes * sure[None]) @ axes.T)
 
 
-def balanced(
+def shrunk_rows(
+  prior: Prior,
+  sums: jax.Array,
+  count: jax.Array,
+  *,
+  error: jax.Array,
+  variance: jax.Array,
+  kept: jax.Array | float = 1.0,
+) -> jax.Array:
+  """Factors [R, D] of rows: posterior means, row by row.
+
+  Args:
+    prior: of all rows.
+    sums, count, error, variance: see `prior_of`.
+    kept: [] part of the noise that is left of it, where factors are averaged.
+  """
+  mass = jnp.maximum(count, 0.0)[:, None] * prior.size[None]
+  explained = mass * mass * prior.used[None]
+  gain = mass * prior.used[None]
+  gain = gain / (explained + mass * error + kept * variance)
+  return (gain * (sums @ prior.axes)) @ prior.axes.T
+
+
+class Gauge(NamedTuple):
+  """In which sums are asked for, of factors of norm at most 1, nearly."""
+
+  there: jax.Array  # [D, D] M: factors are x M, `shortened`
+  back: jax.Array  # [D, D] the inverse of M^T, for the other side's factors
+
+
+def gauge_of(
   factors: jax.Array,
   count: jax.Array,
   *,
   quantile: jax.Array,
   power: jax.Array,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Factors of norm at most 1 to ask for sums with, and the way there.
-
-  A direction is divided by its variance to the `power`, with 1/2 all have the
-  same; rows are divided by the `quantile` of norms, and longer ones shortened.
-
-  Returns:
-    w [R, D] = x M, shortened; M [D, D]; and the inverse of M^T, by which the
-    other side's factors are to be multiplied to keep products.
+) -> Gauge:
+  """A direction is divided by its variance to the `power`, with 1/2 all have
+  the same; rows are divided by the `quantile` of norms.
   """
   size, axes = eigen(second_moment(factors, count))
   size = jnp.maximum(size, 0.0)
   size = size + 1e-6 * size.max() + 1e-20
   scale = size**power
-  moved = factors @ (axes / scale[None])
+  length = jnp.linalg.norm(factors @ (axes / scale[None]), axis=1)
+  scale = scale * jnp.maximum(jnp.quantile(length, quantile), 1e-12)
+  return Gauge(axes / scale[None], axes * scale[None])
+
+
+def shortened(factors: jax.Array, gauge: Gauge) -> jax.Array:
+  """Factors [R, D] in the gauge, those longer than 1 shortened."""
+  moved = factors @ gauge.there
   length = jnp.linalg.norm(moved, axis=1)
-  bound = jnp.maximum(jnp.quantile(length, quantile), 1e-12)
-  shortened = moved / jnp.maximum(length, bound)[:, None]
-  return shortened, axes / (scale * bound)[None], axes * (scale * bound)[None]
+  return moved / jnp.maximum(length, 1.0)[:, None]

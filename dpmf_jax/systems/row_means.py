@@ -1,4 +1,4 @@
-"""Means of rows (items or users) from noisy counts and sums.
+"""Means of rows (items or users) from noisy counts and pair.
 
 Of a row with n ratings of mean m there are a count n + noise and a sum n m +
 errors of the ratings + noise, and the variances of both noises are known. The
@@ -16,7 +16,6 @@ each row's own, where the noisy count leaves it likely.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -37,6 +36,7 @@ _TAIL = 4.0
 _SPREAD, _SPREAD_ROWS = 1.0, 10.0
 _VARIANCE, _VARIANCE_ROWS = 0.3, 20.0
 _SLOPE_VARIANCE = 1 / 400.0
+_LEAST_COUNT_VARIANCE = 1e-3
 # Of the mean of all ratings around the middle of the scale; squared quarters.
 _COMMON_VARIANCE = 0.5
 # A bias with ridge k and n ratings is no worse than the mean of these where
@@ -65,6 +65,26 @@ class Means(NamedTuple):
   variance: jax.Array
 
 
+class Pair(NamedTuple):
+  """Noisy counts and sums of rows, and variances of the noise."""
+
+  number: jax.Array  # [R]
+  total: jax.Array  # [R]
+  count_variance: jax.Array  # []
+  total_variance: jax.Array  # []
+
+
+class Laws(NamedTuple):
+  """Of all rows: numbers of ratings, means by these, and what is left."""
+
+  center: jax.Array  # [] of logarithms of numbers
+  spread: jax.Array  # []
+  height: jax.Array  # [] of means
+  slope: jax.Array  # [] on logarithms of numbers, less `middle`
+  variance: jax.Array  # [] of means
+  middle: jax.Array  # []
+
+
 def shrunk_means(
   number: jax.Array,
   total: jax.Array,
@@ -87,43 +107,29 @@ def shrunk_means(
 
   Privacy: a function of its arguments, which are released with noise.
   """
-  count_variance = jnp.maximum(count_variance, 1e-3)
-  times = _PURE if pure else (1.0,)
-  n, log_weight = _nodes(number, count_variance, most, times)
-  total_variance = total_variance * jnp.repeat(jnp.array(times), _NODES)[None]
-  z = jnp.log1p(n)  # [R, G]
-  sums = total[:, None]
-  rows = len(number)
-  every = jnp.maximum(number.sum(), 1.0)
-  average = jnp.maximum(number.mean(), 1.0)
+  pair = Pair(number, total, count_variance, total_variance)
+  laws = laws_of(pair, most=most, pure=pure)
+  mean, number, variance = means_by(laws, pair, most=most, pure=pure)
+  return Means(mean, number, (mean * number).sum() / number.sum(), variance)
+
+
+def laws_of(pair: Pair, *, most: int, pure: bool = False) -> Laws:
+  """What rows have in common; see `shrunk_means`."""
+  nodes = _nodes(pair, most, pure)
+  n, z = nodes.number, jnp.log1p(nodes.number)  # [G, R]
+  rows, total = len(pair.number), pair.total
+  every = jnp.maximum(pair.number.sum(), 1.0)
+  average = jnp.maximum(pair.number.mean(), 1.0)
   middle = jnp.log1p(average)
   # Of the sum of all counts, which is known better than what a law of them, by
   # which no file was made, says of it.
+  count_variance = jnp.maximum(pair.count_variance, _LEAST_COUNT_VARIANCE)
   known = every * every / (every * every + rows * count_variance)
 
-  def posterior(laws):
-    center, spread, height, slope, variance = laws
-    mean = height + slope * (z - middle)
-    errors = n * n * variance + n + total_variance
-    rest = sums - n * mean
-    log_chance = (
-      log_weight
-      - z
-      - 0.5
-      * (
-        jnp.square(rest) / errors
-        + jnp.log(errors)
-        + (_TAIL + 1) * jnp.log1p(jnp.square(z - center) / (_TAIL * spread))
-      )
-    )
-    chance = jax.nn.softmax(log_chance, axis=1)
-    gain = n * variance / errors
-    return chance, mean + gain * rest, gain * rest, gain, errors
-
   def improved(_, laws):
-    chance, _, moved, gain, errors = posterior(laws)
-    variance = laws[4]
-    off = jnp.square(z - laws[0]) / laws[1]
+    chance, _, moved, gain, errors = _posterior(laws, nodes, total)
+    variance = laws.variance
+    off = jnp.square(z - laws.center) / laws.spread
     usual = chance * (_TAIL + 1) / (_TAIL + off)
     center = (usual * z).sum() / usual.sum()
     center = center + known * jnp.log(every / (chance * n).sum())
@@ -135,26 +141,68 @@ def shrunk_means(
     a = (weight * n * n).sum() + 1e-6
     b = (weight * n * tilt).sum()
     c = (weight * tilt * tilt).sum() + 1 / _SLOPE_VARIANCE
-    x, y = (weight * n * sums).sum(), (weight * tilt * sums).sum()
+    x = (weight * n * total[None]).sum()
+    y = (weight * tilt * total[None]).sum()
     slope = (y - b / a * x) / (c - b / a * b)
-    return (
+    return Laws(
       center,
       jnp.maximum(spread / (rows + _SPREAD_ROWS), 0.05),
       (x - b * slope) / a,
       slope,
       jnp.clip(left / (rows + _VARIANCE_ROWS), 0.02, 1.0),
+      middle,
     )
 
-  first = total.sum() / every
-  laws = (middle - 0.5, _SPREAD, first, 0.0, _VARIANCE)
-  laws = tuple(jnp.asarray(law, jnp.float32) for law in laws)
-  laws = jax.lax.fori_loop(0, _ROUNDS, improved, laws)
-  chance, given, _, gain, _ = posterior(laws)
-  mean = (chance * given).sum(axis=1)
-  number = (chance * n).sum(axis=1)
-  left = laws[4] * (1 - gain * n) + jnp.square(given - mean[:, None])
-  common = (mean * number).sum() / number.sum()
-  return Means(mean, number, common, (chance * left).sum(axis=1))
+  first = pair.total.sum() / every
+  start = middle - 0.5, _SPREAD, first, 0.0, _VARIANCE, middle
+  start = Laws(*(jnp.asarray(law, jnp.float32) for law in start))
+  return jax.lax.fori_loop(0, _ROUNDS, improved, start)
+
+
+def means_by(
+  laws: Laws, pair: Pair, *, most: int, pure: bool = False
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Mean, number and variance of `Means`, each row by itself."""
+  nodes = _nodes(pair, most, pure)
+  chance, given, _, gain, _ = _posterior(laws, nodes, pair.total)
+  mean = (chance * given).sum(axis=0)
+  number = (chance * nodes.number).sum(axis=0)
+  left = laws.variance * (1 - gain * nodes.number)
+  left = left + jnp.square(given - mean[None])
+  return mean, number, (chance * left).sum(axis=0)
+
+
+class _Nodes(NamedTuple):
+  """Numbers of ratings that rows may have, [G, R].
+
+  Rows last: sums over nodes then are in one order, however many rows there are.
+  """
+
+  number: jax.Array
+  log_weight: jax.Array  # of node weight x chance of the count
+  total_variance: jax.Array  # [G, 1]
+
+
+def _posterior(laws: Laws, nodes: _Nodes, total: jax.Array):
+  """Chances of numbers [G, R], means, how far they moved, gains, errors."""
+  n, z = nodes.number, jnp.log1p(nodes.number)
+  center, spread, height, slope, variance, middle = laws
+  mean = height + slope * (z - middle)
+  errors = n * n * variance + n + nodes.total_variance
+  rest = total[None] - n * mean
+  log_chance = (
+    nodes.log_weight
+    - z
+    - 0.5
+    * (
+      jnp.square(rest) / errors
+      + jnp.log(errors)
+      + (_TAIL + 1) * jnp.log1p(jnp.square(z - center) / (_TAIL * spread))
+    )
+  )
+  chance = jax.nn.softmax(log_chance, axis=0)
+  gain = n * variance / errors
+  return chance, mean + gain * rest, gain * rest, gain, errors
 
 
 def common_fit(
@@ -201,28 +249,29 @@ def level_ridge(
   return 1 / part - 1
 
 
-def _nodes(
-  count: jax.Array, variance: jax.Array, most: int, times: Sequence[float]
-) -> tuple[jax.Array, jax.Array]:
-  """Numbers n [R, G] and the log of (node weight x chance of the count).
-
-  For each of `times` [K] the variance, which are equally likely, in turn.
-  """
-  parts = [_nodes_of(count, variance * each, most) for each in times]
-  n, chance = zip(*parts, strict=True)
-  return jnp.concatenate(n, axis=1), jnp.concatenate(chance, axis=1)
+def _nodes(pair: Pair, most: int, pure: bool) -> _Nodes:
+  """For pure noise each of its variances, which are equally likely, in turn."""
+  times = _PURE if pure else (1.0,)
+  variance = jnp.maximum(pair.count_variance, _LEAST_COUNT_VARIANCE)
+  parts = [_nodes_of(pair.number, variance * each, most) for each in times]
+  n, chance = (jnp.concatenate(part) for part in zip(*parts, strict=True))
+  of_totals = (
+    pair.total_variance * jnp.repeat(jnp.array(times), _NODES)[:, None]
+  )
+  return _Nodes(n, chance, of_totals)
 
 
 def _nodes_of(
   count: jax.Array, variance: jax.Array, most: int
 ) -> tuple[jax.Array, jax.Array]:
+  """Numbers n [G, R] and the log of (node weight x chance of the count)."""
   reach = _REACH * jnp.sqrt(variance)
   low = jnp.clip(count - reach, 0.0, most)
   high = jnp.maximum(jnp.clip(count + reach, 1.0, most), low + 1.0)
-  width = (high - low)[:, None]
+  width = (high - low)[None]
   # Closer together towards `low`: most rows are short.
-  place = (jnp.arange(_NODES, dtype=jnp.float32) + 0.5)[None] / _NODES
-  n = low[:, None] + width * jnp.square(place)
-  chance = -jnp.square(count[:, None] - n) / (2 * variance)
+  place = (jnp.arange(_NODES, dtype=jnp.float32) + 0.5)[:, None] / _NODES
+  n = low[None] + width * jnp.square(place)
+  chance = -jnp.square(count[None] - n) / (2 * variance)
   chance = chance - 0.5 * jnp.log(variance)
   return n, jnp.log(2 * place) + jnp.log(width) + chance

@@ -37,7 +37,13 @@ from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems import power_mf as module
 from dpmf_jax.systems import power_mf_sums
 from dpmf_jax.systems.power_mf import power_mf
-from dpmf_jax.systems.row_factors import balanced, second_moment, shrunk_rows
+from dpmf_jax.systems.row_factors import (
+  gauge_of,
+  prior_of,
+  second_moment,
+  shortened,
+  shrunk_rows,
+)
 from dpmf_jax.systems.row_means import level_ridge, shrunk_means
 from dpmf_jax.training import fit
 
@@ -555,8 +561,9 @@ def test_levels_are_asked_for_where_means_are_all_there_is():
   (usual,) = plan(make(rank=0)).noise['counts and sums']
   assert scale == pytest.approx(usual / 0.9, rel=1e-5)
   ridge = found.hyper.bias_ridge
-  plain = module._released(found._replace(levels=jnp.zeros(2, jnp.int32)))
-  assert module._released(found).fit.ridge[1] != plain.fit.ridge[1] < ridge
+  without = found._replace(levels=jnp.zeros(2, jnp.int32))
+  own, plain = (alone.model(state, data).fit for state in (found, without))
+  assert own.ridge[1] != plain.ridge[1] < ridge
 
 
 @pytest.mark.slow
@@ -900,6 +907,16 @@ def test_means_are_never_worse_than_one_for_all(noise):
   assert (np.asarray(found.number) >= 0).all()
 
 
+@jax.jit
+def shrunk(sums, count, moment, *, error, variance, bound=jnp.inf):
+  """Factors, and the covariance of rows."""
+  prior = prior_of(
+    sums, count, moment, error=error, variance=variance, bound=bound
+  )
+  found = shrunk_rows(prior, sums, count, error=error, variance=variance)
+  return found, prior.covariance
+
+
 def test_factors_are_found_where_noise_is_small_and_vanish_where_it_is_not():
   rng = np.random.default_rng(0)
   truth = rng.normal(size=(500, 3)) * [1.0, 0.5, 0.2]
@@ -909,7 +926,7 @@ def test_factors_are_found_where_noise_is_small_and_vanish_where_it_is_not():
   np.testing.assert_allclose(moment, other.T @ other / 400, rtol=1e-4)
   exact = count[:, None] * (truth @ np.asarray(moment))
   give = functools.partial(
-    jax.jit(shrunk_rows),
+    shrunk,
     count=jnp.float32(count),
     moment=moment,
     error=jnp.float32(1),
@@ -926,7 +943,7 @@ def test_many_rows_of_two_ratings_and_much_noise_have_no_factors():
   rng = np.random.default_rng(1)
   count, moment = np.full(20_000, 2.0), np.diag([0.1, 0.12])
   errors = rng.uniform(-0.6, 0.6, (20_000, 2)) * np.sqrt(2 * np.diag(moment))
-  found, prior = jax.jit(shrunk_rows)(
+  found, prior = shrunk(
     jnp.float32(errors + 4.0 * rng.normal(size=errors.shape)),
     jnp.float32(count),
     jnp.float32(moment),
@@ -994,6 +1011,12 @@ def test_where_users_have_few_ratings_auto_is_as_good_as_means(epsilon):
   means, auto = error(rank=0), error(rank=3, rounds=6, number_share=0.002)
   assert auto == pytest.approx(means, abs=0.01)
   assert auto < error(rank=3, rounds=6)
+
+
+def balanced(factors, count, **how):
+  """Factors in their gauge, and the gauge."""
+  gauge = gauge_of(factors, count, **how)
+  return shortened(factors, gauge), *gauge
 
 
 @pytest.mark.parametrize('rank', [1, 3])
