@@ -35,7 +35,7 @@ from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.ratings.table import Ratings, from_arrays
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.systems import power_mf as module
-from dpmf_jax.systems import power_mf_sums
+from dpmf_jax.systems import power_mf_steps, power_mf_sums
 from dpmf_jax.systems.power_mf import power_mf
 from dpmf_jax.systems.row_factors import (
   gauge_of,
@@ -89,7 +89,7 @@ def sums_of(key, state, rows, means, own, other):
   return power_mf_sums.noisy_sums(key, state, rows, label, own, other)
 
 
-item_sums = jax.jit(module._item_sums)
+item_sums = jax.jit(power_mf_steps.item_sums)
 
 
 @pytest.mark.parametrize('by', ['item', 'user'])
@@ -782,7 +782,7 @@ def test_noise_of_means_that_were_chosen_has_its_scale_too():
   data = training_data(empty_rows())
   config = make(rank=2, rounds=1, epsilon=0.5, number_share=0.002)
   state = power_mf(config).init(jax.random.key(0), data)
-  alone = jax.jit(module._item_means_alone, static_argnums=3)
+  alone = jax.jit(power_mf_steps.item_means_alone, static_argnums=3)
   pair = alone(
     jax.random.key(1), state._replace(done=jnp.int32(1)), data, SHIFT
   ).pair
