@@ -51,10 +51,11 @@ _COLLECTIVE = re.compile(
 _WIDTH = {'pred': 1, 's8': 1, 'u8': 1, 's16': 2, 'u16': 2, 's64': 8, 'u64': 8}
 
 
-def sent_bytes(program: Any) -> list[tuple[str, int]]:
-  """The collective operations of a compiled program, the largest first."""
+def sent_bytes(programs: Sequence[Any]) -> list[tuple[str, int]]:
+  """The collective operations of compiled programs, the largest first."""
   found = []
-  for shapes, name in _COLLECTIVE.findall(program.as_text()):
+  text = '\n'.join(program.as_text() for program in programs)
+  for shapes, name in _COLLECTIVE.findall(text):
     size = 0
     for kind, lengths in re.findall(r'(\w+)\[([\d,]*)\]', shapes):
       own = _WIDTH.get(kind, 4)
@@ -89,6 +90,7 @@ def _measured() -> None:
   from dpmf_jax.ratings.synthetic import synthetic
   from dpmf_jax.rows import device_mesh, training_data
   from dpmf_jax.runs import choosing, processes
+  from dpmf_jax.types import Kinds
 
   def nbytes(tree: Any) -> int:
     shards = [
@@ -125,9 +127,12 @@ def _measured() -> None:
     used = training.data_for(system, data)
     with training.in_float32():
       state = training._put(system.init(key, used), used)
-      program = training._block.lower(
-        system.step, key, state, used, 0, 2
-      ).compile()
+      if isinstance(system.step, Kinds):
+        kinds = system.step.each
+        steps = [training._one.lower(each, key, state, used) for each in kinds]
+      else:
+        steps = [training._block.lower(system.step, key, state, used, 0, 2)]
+      programs = [step.compile() for step in steps]
     state = training.fit(system, key, data)
     tables: list[Any] = []
     map_tables(state, item=tables.append)
@@ -137,13 +142,13 @@ def _measured() -> None:
     fits = model.fit is not None
     users = [state.factors.user, *([model.factors.user] if fits else [])]
     items = model._replace(factors=model.factors._replace(user=None))
-    sent = sent_bytes(program)
+    sent = sent_bytes(programs)
     found = {
       'homes': homes,
       'users': nbytes(users),
       'tables': kept,
       'live': nbytes(jax.live_arrays()),
-      'program': room(program),
+      'program': max(map(room, programs)),
       'sent': sent[:3],
     }
     if fits:
@@ -151,7 +156,7 @@ def _measured() -> None:
       users_of = users_of if homes else jax.jit(regression._fitted)
       fit = users_of.lower(data.by_user, items).compile()
       found['fit'] = room(fit)
-      found['fit sent'] = sent_bytes(fit)[:1]
+      found['fit sent'] = sent_bytes([fit])[:1]
     released = np.asarray(model.factors.item).tobytes()
     found['items'] = hashlib.sha256(released).hexdigest()[:8]
     print(json.dumps(found), flush=True)

@@ -138,12 +138,25 @@ def by_home(
   return found if summed else trimmed(found, users, mesh)
 
 
-def by_block(function: Callable[..., Any], size: int, *tables: Any) -> Any:
-  """What `function` makes of tables, `size` rows at a time.
+def by_block(
+  function: Callable[..., Any], sizes: tuple[int, int], *tables: Any
+) -> Any:
+  """What `function` makes of tables, so many rows at a time.
 
   A row so has the same bits in all programs, of however many rows: what XLA
   makes of an operation depends on its shape and on what else is there.
+
+  Args:
+    function: of tables, row by row.
+    sizes: rows on a CPU, where they stay in a core's cache, and on wide
+      hardware.
+    *tables: [R, ...] each.
   """
+  cpu, wide = (functools.partial(_by_block, function, size) for size in sizes)
+  return jax.lax.platform_dependent(*tables, cpu=cpu, default=wide)
+
+
+def _by_block(function: Callable[..., Any], size: int, *tables: Any) -> Any:
   count = len(jax.tree.leaves(tables)[0])
   # At least two blocks: a loop of one would be another program.
   blocks = max(2, -(-count // size))

@@ -12,6 +12,7 @@ from dpmf_jax.mechanisms import noise
 from dpmf_jax.ratings.synthetic import synthetic
 from dpmf_jax.rows import device_mesh, training_data
 from dpmf_jax.runs import choosing
+from dpmf_jax.types import Kinds
 
 _USERS = 803  # which four devices have 201, 201, 201 and 200 of
 _SYSTEMS = {
@@ -54,19 +55,26 @@ def system_of(name, ratings, **more):
 
 
 def compiled(system, data):
-  """The program of a block of steps."""
+  """The programs of steps, as `fit` runs them."""
   key = jax.random.key(1)
   data = training.data_for(system, data)
-  state = training._put(system.init(key, data), data)
+  state, step = training._put(system.init(key, data), data), system.step
   with training.in_float32():
-    lowered = training._block.lower(system.step, key, state, data, 0, 2)
-  return lowered.compile()
+    if isinstance(step, Kinds):
+      lowered = [
+        training._next.lower(step.which, key, state, data, 0),
+        *(training._one.lower(each, key, state, data) for each in step.each),
+      ]
+    else:
+      lowered = [training._block.lower(step, key, state, data, 0, 2)]
+  return [each.compile() for each in lowered]
 
 
-def sent(program):
-  """How many numbers each collective operation of a program has."""
+def sent(programs):
+  """How many numbers each collective operation of programs has."""
   found = []
-  for shapes, *_ in _COLLECTIVE.findall(program.as_text()):
+  text = '\n'.join(program.as_text() for program in programs)
+  for shapes, *_ in _COLLECTIVE.findall(text):
     sizes = [
       np.prod([int(size) for size in each.split(',') if size], dtype=int)
       for each in re.findall(r'\w+\[([\d,]*)\]', shapes)
@@ -90,8 +98,17 @@ def test_homes_change_no_bit(ratings, at_home, name):
 
 
 @pytest.mark.slow
-def test_homes_change_no_bit_of_factors(ratings, at_home):
-  system = system_of('power_mf', ratings, caution=0.0)
+@pytest.mark.parametrize(
+  'settings',
+  [
+    {'caution': 0.0},
+    {'rank': 0, 'level_share': 0.1},
+    {'number_share': 0.01, 'level_share': 0.1},
+  ],
+  ids=['factors', 'means', 'means by the number'],
+)
+def test_homes_change_no_bit_of_power_mf(ratings, at_home, settings):
+  system = system_of('power_mf', ratings, **settings)
   check_homes(system, ratings, at_home)
 
 

@@ -9,7 +9,6 @@ and the rest is on single numbers, user by user.
 
 from __future__ import annotations
 
-import functools
 import math
 
 import chex
@@ -198,11 +197,7 @@ def in_blocks(solved, own):
   row_bytes = sum(math.prod(x.shape[1:]) * x.dtype.itemsize for x in own)
   room = CHUNK_BYTES // (_COPIES * row_bytes)
   wide = min(max(1 << room.bit_length() >> 1, _BLOCK), _WIDE_BLOCK)
-  return jax.lax.platform_dependent(
-    *own,
-    cpu=functools.partial(by_block, solved, _BLOCK),
-    default=functools.partial(by_block, solved, wide),
-  )
+  return by_block(solved, (_BLOCK, wide), *own)
 
 
 def _solution(matrix: Array, right: Array) -> Array:

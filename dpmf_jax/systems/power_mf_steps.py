@@ -39,15 +39,18 @@ from dpmf_jax.systems.row_means import (
 )
 from dpmf_jax.types import Factors
 
-# Rows that are computed at a time, the least and the most: about 1/16 of all.
-_BLOCKS = 4, 2**9
+# Rows that are computed at a time: about a sixteenth of all, but at least so
+# many, and at most on a CPU and on wide hardware.
+_LEAST, _MOST = 4, (2**9, 2**15)
 
 
 def _each(function, rows: Rows, *tables: jax.Array) -> Any:
   """What `function` makes of tables of rows, row by row."""
-  least, most = _BLOCKS
-  size = min(max(1 << (rows.num_rows // 16).bit_length() >> 1, least), most)
-  return by_home(lambda *own: by_block(function, size, *own), rows, *tables)
+  size = max(1 << (rows.num_rows // 16).bit_length() >> 1, _LEAST)
+  cpu, wide = (min(size, most) for most in _MOST)
+  return by_home(
+    lambda *own: by_block(function, (cpu, wide), *own), rows, *tables
+  )
 
 
 def _of_all(function, state: State, rows: Rows, *tables: jax.Array) -> Any:
@@ -125,6 +128,7 @@ def user_biases(key, state: State, data: Data, how) -> State:
     lambda mean, variance: jnp.mean(jnp.square(mean) + variance),
     state, rows, mean, variance,
   )  # fmt: skip
+  # The line's height is about what all of them have in common.
   user = Means(mean, number, laws.height, variance)
   return state._replace(user=user, level=level)
 
@@ -271,13 +275,17 @@ def item_sums(key, state: State, data: Data) -> State:
     own = jnp.where(asked, weight * unit * unit, 0.0)
     return Sums(sums.total + own * noisy / unit, sums.precision + own)
 
-  def known(state: State) -> State:
+  def more(state: State) -> tuple[Sums, Sums, Means]:
     state = state._replace(
       counted=with_more(state.counted, counts, hyper.residual_bound),
       left=with_more(state.left, ~counts, jnp.float32(-1)),
     )
-    return state._replace(known=_known_items(state, data.by_user.num_rows))
+    known = _known_items(state, data.by_user.num_rows)
+    return state.counted, state.left, known
 
   # Of items alone.
-  found = alike(known, state.done, state._replace(factors=None, user=None))
-  return found._replace(factors=Factors(user, item), user=state.user)
+  items = state._replace(factors=None, user=None)
+  counted, left, known = alike(more, state.done, items)
+  return state._replace(
+    factors=Factors(user, item), counted=counted, left=left, known=known
+  )

@@ -1,7 +1,7 @@
 """What noisy power MF asks of ratings: sums over them, or users, with noise.
 
-What is released depends on ratings through these alone; `power_mf` says what is
-made of them.
+What is released depends on ratings through these alone; `power_mf_steps` says
+what is made of them.
 """
 
 from __future__ import annotations

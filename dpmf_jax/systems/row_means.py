@@ -1,4 +1,4 @@
-"""Means of rows (items or users) from noisy counts and pair.
+"""Means of rows (items or users) from noisy counts and sums.
 
 Of a row with n ratings of mean m there are a count n + noise and a sum n m +
 errors of the ratings + noise, and the variances of both noises are known. The
