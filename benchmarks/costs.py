@@ -50,10 +50,11 @@ class Counter:
 
   Args:
     chunks: numbers of rounds by which loops over chunks are known.
+    at_home: rows of the tables whose sums stay on their device.
   """
 
-  def __init__(self, chunks: Sequence[int] = ()):
-    self._chunks = frozenset(chunks)
+  def __init__(self, chunks: Sequence[int] = (), at_home: int = 0):
+    self._chunks, self._at_home = frozenset(chunks), at_home
     # With the jaxprs, so that an id stays its own.
     self._known: dict[int, tuple[ClosedJaxpr, Cost]] = {}
 
@@ -100,6 +101,7 @@ class Counter:
     grows = once.plus(self._once(other['jaxpr'], written), -1)
     sums = body.in_avals[first]  # the first that is carried
     size = float(sums.size * sums.dtype.itemsize)
+    size = 0.0 if sums.shape[:1] == (self._at_home,) else size
     found = Cost().plus(grows, 2 * (rounds - 1))
     return found._replace(rounds=rounds, sums=size)
 

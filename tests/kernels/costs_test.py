@@ -51,6 +51,9 @@ def test_tables_count_once_and_chunks_as_often_as_there_are():
   counter = Counter([chunks])
   cost = counter.cost(jaxpr(slices), jaxpr(slices // 2))
   assert (cost.rounds, cost.sums) == (chunks, 4 * rank)
+  at_home = Counter([chunks], at_home=rank)
+  kept = at_home.cost(jaxpr(slices), jaxpr(slices // 2))
+  assert kept == cost._replace(sums=0)
   gathered = 4 * chunks * slices * rank
   table = 4 * rows * rank
   assert gathered < cost.bytes < 3 * table + 10 * gathered
