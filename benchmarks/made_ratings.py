@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -102,10 +103,40 @@ _MADE: dict[str, Callable[..., Ratings]] = {
   ),
 }  # fmt: skip
 NAMES = (*_MADE, 'made-half-stars')
+# Nothing was tuned on these: made-random-0, made-random-1, and so on.
+_RANDOM = 'made-random-'
+_SCALES = (1, 5), (1, 10), (0.5, 5.0), (-10, 10)
+
+
+def random(number: int) -> Ratings:
+  """A set of random size, density and scale: with taste if even, or without."""
+  rng = np.random.default_rng(20261119)
+  return [_drawn(rng, seed) for seed in range(number + 1)][-1]()
+
+
+def _drawn(rng: np.random.Generator, seed: int) -> Callable[[], Ratings]:
+  users, items = (int(10 ** rng.uniform(*x)) for x in ((2.7, 4.5), (1.2, 3.6)))
+  each = float(np.clip(10 ** rng.uniform(0.35, 2), 2.1, 0.4 * items))
+  low, high = _SCALES[rng.integers(4)]
+  users = min(users, int(4e5 / each))
+  common: dict[str, Any] = {
+    'num_users': users, 'num_items': items, 'scale': (low, high), 'seed': seed,
+    'name': f'{_RANDOM}{seed}',
+  }  # fmt: skip
+  if seed % 2:
+    level = float(rng.choice([0, 0.05, 0.1, 0.2]))
+    return functools.partial(sparse, **common, per_user=each, of_users=level)
+  rank, noise = int(rng.choice([1, 3, 8])), float(rng.choice([0.1, 0.2, 0.3]))
+  return functools.partial(
+    synthetic, **common, num_ratings=int(users * each), rank=rank,
+    noise=noise * (high - low), integer=low == 1,
+  )  # fmt: skip
 
 
 def load(name: str, **where: object) -> Ratings:
-  """Ratings by name: one of `NAMES`, or of those that `catalog.load` knows."""
+  """Ratings by name: a made one, or one of those that `catalog.load` knows."""
+  if name.startswith(_RANDOM):
+    return random(int(name.removeprefix(_RANDOM)))
   if name == 'made-half-stars':
     return _half_stars()
   if name in _MADE:
