@@ -443,6 +443,7 @@ def test_quick_audit_refutes_nothing_that_is_proved(case):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures('few_users_at_a_time')
 @pytest.mark.parametrize('case', PROVED, ids=lambda case: '-'.join(case))
 def test_quick_audit_refutes_nothing_on_the_other_pairs(case):

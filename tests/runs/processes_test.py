@@ -158,6 +158,7 @@ def alone(parts, tmp_path_factory):
   return trained
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('count', [2, 4])
 def test_processes_release_what_one_does(parts, alone, tmp_path, count):
   address = f'127.0.0.1:{free_port()}'

@@ -18,6 +18,7 @@ def test_killed_runs_end_as_others_do(launch, forked):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_soak_leaves_no_files_open(launch):
   done = launch(
     'reliability', '--soak_minutes=0.01', '--systems=power_mf',
