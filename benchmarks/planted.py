@@ -188,13 +188,13 @@ def _moments(epsilon: float, delta: float) -> dict[str, Target]:
   def quieter(key, data):
     state = sound.init(key, data)
     own = state.hyper.ratings
-    hyper = state.hyper._replace(ratings=own._replace(std=own.std * 0.7))
+    hyper = state.hyper._replace(ratings=own._replace(std=own.std * 0.5))
     return state._replace(hyper=hyper)
 
   bug = lambda **more: Target(
     'planted', '', sound._replace(**more), pair, 'known', delta, view='sums'
   )
-  return {'none': bug(), 'noise 30% too small': bug(init=quieter)}
+  return {'none': bug(), 'half of the noise': bug(init=quieter)}
 
 
 def _gaussian(epsilon: float, delta: float) -> dict[str, Target]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dpmf_jax.accounting import gaussian
 from dpmf_jax.accounting.events import checked_number
-from dpmf_jax.plans import moments, power_mf
+from dpmf_jax.plans import moments, power_mf, user_levels
 from dpmf_jax.types import Unit
 
 # Chosen on MovieLens-100K and 1M; see docs/results.md.
@@ -28,10 +28,10 @@ _VECTORS_FROM = 33.0
 _EACH = 40.0
 MAX_RANK = 8
 # From which on pairs of items are worth their noise, by what is protected;
-# Jester has 0.69 at epsilon 0.1, where they are. By rating mu U must be
-# so large, too, or means of items are better off with all of a pure epsilon.
+# Jester has 0.69 at epsilon 0.1, where they are. And mu U must be so large, or
+# means of items are better off with all of the budget where ratings are few.
 _PAIRS_FROM: dict[Unit, float] = {'user': 0.6, 'rating': 0.5}
-_USERS_FROM: dict[Unit, float] = {'user': 0.0, 'rating': 400.0}
+_USERS_FROM = 400.0
 # Where mu is below this, by user, means have as much of the budget as pairs.
 _LITTLE, _MORE_FOR_MEANS = 0.1, 0.5
 
@@ -65,7 +65,7 @@ def pays_for_pairs(
   strength = mu * num_users
   return (
     num_items > 1
-    and strength >= _USERS_FROM[unit]
+    and strength >= _USERS_FROM
     and strength / num_items**1.5 >= _PAIRS_FROM[unit]
   )
 
@@ -171,8 +171,8 @@ def recommended(
     (not rank or number_share > 0)
     and epsilon >= _LEVEL_EPSILON
     and epsilon * num_users >= _LEVEL_USERS
-    and num_users <= power_mf.MAX_LEVEL_USERS
-    and num_items <= power_mf.MAX_LEVEL_ITEMS
+    and num_users <= user_levels.MAX_USERS
+    and num_items <= user_levels.MAX_ITEMS
   )
   return 'power_mf', {
     'relation': 'add_remove',

@@ -14,7 +14,7 @@ from dpmf_jax.accounting.rounding import (
   smallest_spacing,
 )
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP
-from dpmf_jax.plans import assumptions
+from dpmf_jax.plans import assumptions, user_levels
 from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.spec import Case, Plan, Spec
 from dpmf_jax.types import Guarantee, Relation, Tails, Unit
@@ -23,6 +23,9 @@ STEPS = 2
 # The second step draws noise so often, for as many answers that are averaged:
 # less of the loss in each, so that the ends of the noise cost less.
 ANSWERS = 4
+# By rating, where ratings are asked for as they are, the last answer is instead
+# how users differ in level.
+RATING_ANSWERS = ANSWERS - 1
 # A user, or one rating, moves I (I + 1) sums at most, in the second step.
 MAX_ITEMS = 1_000
 MAX_DRAWS = MAX_ITEMS * (MAX_ITEMS + 1)
@@ -65,7 +68,8 @@ class MomentsConfig:
     clip: By rating: residuals are clipped to this in products, in widths of the
       scale.
     pairs_from: By rating: how much more than is worth it noisy counts have to
-      promise of pairs of items; where they do not, means alone are asked for.
+      promise of pairs of items; where they do not, means are asked for, and
+      how users differ in level.
       0 always asks for pairs.
   """
 
@@ -100,6 +104,11 @@ class MomentsConfig:
   def width(self) -> float:
     """Of the scale."""
     return self.scale[1] - self.scale[0]
+
+  @property
+  def quarter(self) -> float:
+    """Of the scale's width."""
+    return self.width / 4
 
   @property
   def center(self) -> float:
@@ -176,7 +185,8 @@ def sensitivities(config: MomentsConfig) -> dict[str, float]:
   the first sums have a norm of at most 1, of the second the residuals' at most
   1 and the counts' at most `count_weight`. By rating, e e^T / ||e|| moves by at
   most sqrt 2 times what e moves by, which is `residual_move`, and so do counts,
-  whose row moves by 1. Ratings as they are move by one, and by its count.
+  whose row moves by 1. Ratings as they are move by one, and by its count, and
+  users' levels by both of their moves (`user_levels.sensitivities`).
   docs/privacy/moments.md has the proof.
   """
   weight = config.count_weight
@@ -187,7 +197,10 @@ def sensitivities(config: MomentsConfig) -> dict[str, float]:
   rows = math.hypot(residual_move(config, clip) / clip, weight)
   moments = 2**0.5 * rows + (_CUTS + _FLOATS) * max(1.0, weight)
   instead = math.hypot(counted(config), label)
-  return {'means': means, 'moments': moments, 'ratings': instead}
+  levels = math.hypot(*user_levels.sensitivities())
+  return {
+    'means': means, 'moments': moments, 'ratings': instead, 'levels': levels
+  }  # fmt: skip
 
 
 def residual_move(config: MomentsConfig, bound: int) -> float:
@@ -226,12 +239,13 @@ def lattice_spacings(
   if config.unit == 'user':
     return spacings
   cut = spacings['moments'] * (num_items + 1) > _CUTS * largest
-  if cut or max(noise['means'], noise['ratings']) > MAX_STD:
+  integers = 'means', 'ratings', 'levels'
+  if cut or max(noise[name] for name in integers) > MAX_STD:
     raise ValueError(
       f'epsilon={config.epsilon!r} needs more noise than int32 has room for '
       f'with num_items={num_items}: use a larger epsilon'
     )
-  return {**spacings, 'means': 1.0, 'ratings': 1.0}
+  return {**spacings, **dict.fromkeys(integers, 1.0)}
 
 
 def _shares(config: MomentsConfig) -> tuple[float, float]:
@@ -328,8 +342,12 @@ def _instead(noise: dict[str, float], moved: dict[str, float]) -> str:
   return (
     ', or, where noisy counts say that there are too few ratings for these, '
     'counts and sums of ratings as they are, less the middle of the scale, '
-    f'{ANSWERS} times, with {noise["ratings"]:.6g} (moved by at most '
-    f'{moved["ratings"]:.6g})'
+    f'{RATING_ANSWERS} times, with {noise["ratings"]:.6g} (moved by at most '
+    f'{moved["ratings"]:.6g}), and two integers, sums over users of products '
+    'of two and of squares of what means leave of their ratings, in '
+    f'{user_levels.STEPS * 4}ths of the scale and at most {user_levels.BOUND} '
+    f'of these, as of {user_levels.RATINGS} ratings at most, with '
+    f'{noise["levels"]:.6g} (moved by at most {moved["levels"]:.6g})'
   )
 
 

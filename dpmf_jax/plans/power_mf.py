@@ -13,7 +13,7 @@ from dpmf_jax import accounting
 from dpmf_jax.accounting import geometric, tails
 from dpmf_jax.accounting.rounding import PRODUCT_BITS
 from dpmf_jax.accounting.sensitivity import ROUNDED_UP, equation_sensitivities
-from dpmf_jax.plans import assumptions
+from dpmf_jax.plans import assumptions, user_levels
 from dpmf_jax.plans import settings as declare
 from dpmf_jax.plans.spec import Case, Plan, Spec, Start
 from dpmf_jax.types import Guarantee, Relation, Tails
@@ -53,13 +53,6 @@ TRIED_PART = 8
 LEAST_TASTE = 0.0035
 # In so many rounds; with fewer what comes after would be too little.
 _LEAST_TRIED_ROUNDS = 6
-# What item means leave of ratings is clipped to six steps of a fourth of a
-# quarter when users' levels are asked for, and of no user more than eight
-# ratings count: few ratings are where a bias has to be shrunk.
-LEVEL_STEPS, LEVEL_BOUND, LEVEL_RATINGS = 4, 6, 8
-# Sums over users are less than 2^30, and those of a user fit int32.
-MAX_LEVEL_USERS = 2**30 // (LEVEL_RATINGS * LEVEL_BOUND**2)
-MAX_LEVEL_ITEMS = (2**31 - 1) // LEVEL_BOUND**2
 # Part of what levels may spend that goes to products; the rest is for squares.
 _PRODUCTS = 2 / 3
 
@@ -188,22 +181,6 @@ class _Levels(NamedTuple):
   uncovered: float
 
 
-def level_sensitivities() -> tuple[int, int]:
-  """How far one rating moves the two integers that `levels_of_users` gives.
-
-  With n ratings of at most Y in size, sum s and sum of squares q, a user has
-  the terms m min(n, L) and min(n, L) q / n, from n = 2 on, where m = (s^2 - q)
-  / (n (n - 1)). One rating y more makes m less by 2 (m - s y / n) / (n + 1). So
-  for n < L the first moves by |2 s y / n - m| <= 3 Y^2, from n = L on by at
-  most 4 Y^2 L / (L + 1), and the second by Y^2; both by at most 2 Y^2 where n
-  goes from 1 to 2. As these are integers, rounding adds nothing; one more is
-  for float32.
-  """
-  square = LEVEL_BOUND**2
-  large = 4 * square * LEVEL_RATINGS // (LEVEL_RATINGS + 1)
-  return max(3 * square, large) + 1, 2 * square + 1
-
-
 def level_laws(config: PowerMFConfig) -> _Levels | None:
   """Of the noise on both integers, where users' levels are asked for."""
   if not config.level_share:
@@ -211,7 +188,7 @@ def level_laws(config: PowerMFConfig) -> _Levels | None:
   epsilon = _parts(config).epsilon if config.rank else config.epsilon
   # More than 1 would tell nothing more.
   spent = min(config.level_share * epsilon, 1.0)
-  moves = product, square = level_sensitivities()
+  moves = product, square = user_levels.sensitivities()
   each = spent * _PRODUCTS / product, spent * (1 - _PRODUCTS) / square
   if min(each) < geometric.LEAST:
     least = spent * geometric.LEAST / min(each)
@@ -235,8 +212,8 @@ def check_levels(config: PowerMFConfig, num_users: int, num_items: int) -> None:
   if not config.level_share:
     return
   for what, number, most in (
-    ('users', num_users, MAX_LEVEL_USERS),
-    ('items', num_items, MAX_LEVEL_ITEMS),
+    ('users', num_users, user_levels.MAX_USERS),
+    ('items', num_items, user_levels.MAX_ITEMS),
   ):
     if number > most:
       raise ValueError(
@@ -421,9 +398,10 @@ def _with_levels(means: Plan, levels: _Levels) -> Plan:
   """Item means, and then how users differ in level.
 
   Privacy: what means leave of ratings is a function of a rating and of noisy
-  sums; given these, one rating moves two integers by `level_sensitivities`.
+  sums; given these, one rating moves two integers by what
+  `user_levels.sensitivities` says.
   """
-  moved, laws = level_sensitivities(), (levels.product, levels.square)
+  moved, laws = user_levels.sensitivities(), (levels.product, levels.square)
   names = 'products of a user', 'squares of a user'
   spent = accounting.Pure(levels.epsilon, 1, levels.uncovered)
   stated = means.guarantee
@@ -435,8 +413,9 @@ def _with_levels(means: Plan, levels: _Levels) -> Plan:
       event=accounting.compose(stated.event, spent),
       mechanism=f'{stated.mechanism}; then two integers, sums over users of '
       'products of two and of squares of what means leave of their ratings, '
-      f'in steps of 1/{LEVEL_STEPS} and at most {LEVEL_BOUND} of these, as of '
-      f'{LEVEL_RATINGS} ratings at most, with the difference of two geometric '
+      f'in steps of 1/{user_levels.STEPS} and at most {user_levels.BOUND} of '
+      f'these, as of {user_levels.RATINGS} ratings at most, with the '
+      'difference of two geometric '
       f'numbers, which are {levels.epsilon:.6g}-DP together but for a delta of '
       f'{levels.uncovered:.2g}; one rating moves them by at most {moved[0]} '
       f'and {moved[1]}',

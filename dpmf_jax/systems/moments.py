@@ -13,8 +13,8 @@ By rating, rows in step 0 are as they are, and in step 1 they are divided by the
 square root of their norm, so that users with more ratings say more: no rating
 moves e e^T / ||e|| by more than sqrt 2 times what it moves e by. And where
 noisy counts say that there are too few ratings to tell pairs from noise, step 1
-asks for counts and sums of ratings as they are, at the same cost, and the model
-is that of `power_mf` without factors.
+asks for counts and sums of ratings as they are, and for how users differ in
+level, at the same cost, and the model is that of `power_mf` without factors.
 
 Everything after the sums is computed from noisy numbers, and free:
 `moments_items`.
@@ -37,6 +37,7 @@ from dpmf_jax.kernels.regression import fitted_users
 from dpmf_jax.mechanisms import noise
 from dpmf_jax.plans.moments import (
   ANSWERS,
+  RATING_ANSWERS,
   MomentsConfig,
   bounds,
   counted,
@@ -55,7 +56,9 @@ from dpmf_jax.systems.moments_items import (
   with_means,
   with_ratings,
 )
+from dpmf_jax.systems.power_mf_sums import labels
 from dpmf_jax.systems.traced import traced
+from dpmf_jax.systems.user_levels import levels_of_users
 from dpmf_jax.types import Factors, Fit, Release, System, Unit
 
 # What residuals are about over what they are clipped to, before it is known,
@@ -86,6 +89,16 @@ def rating_sums(state: State, data: Data) -> jax.Array:
   hyper = state.hyper._replace(sent_ridge=jnp.float32(jnp.inf))
   state = state._replace(hyper=hyper, mean=jnp.zeros_like(state.mean))
   return first_sums(state, data, 'rating')
+
+
+def level_sums(state: State, data: Data) -> jax.Array:
+  """The integers [2] of how users differ in level.
+
+  Privacy: given the means, which the first step released, a rating moves both
+  together by at most `Plan.sensitivity`.
+  """
+  mean = state.mean / state.hyper.quarter
+  return levels_of_users(data.by_user, labels(data.by_user, state.hyper, mean))
 
 
 def second_sums(state: State, data: Data, unit: Unit) -> jax.Array:
@@ -132,13 +145,17 @@ def _second(key: jax.Array, state: State, data: Data, unit: Unit) -> State:
   # Answers last, so that the two draws of a pair are never for one number: a
   # user's whole move would be in both, and the ends of the pair cost more.
   shape = 2, items * (items + 1) // 2, ANSWERS
-  (draws,) = noise.draws(key, [shape], data.by_user.mesh)
   if unit == 'user':
+    (draws,) = noise.draws(key, [shape], data.by_user.mesh)
     return _pairs(draws, state, data, unit)
+  # Levels are no answer of the others' numbers, and have a pair of their own.
+  key, last = jax.random.split(noise.unrolled(key))
+  (draws,) = noise.draws(key, [shape], data.by_user.mesh)
+  (of_levels,) = noise.draws(last, [(2,)], data.by_user.mesh)
   return jax.lax.cond(
     pairs_pay(state),
     lambda state: _pairs(draws, state, data, unit),
-    lambda state: _ratings(draws, state, data),
+    lambda state: _ratings(draws, of_levels, state, data),
     state,
   )
 
@@ -178,17 +195,24 @@ def _pairs(draws: noise.Draws, state: State, data: Data, unit: Unit) -> State:
   return with_items(state._replace(sums=sums), unit)
 
 
-def _ratings(draws: noise.Draws, state: State, data: Data) -> State:
-  """After the release of counts and of ratings as they are, by rating.
+def _ratings(
+  draws: noise.Draws, of_levels: noise.Draws, state: State, data: Data
+) -> State:
+  """After the release of counts, ratings as they are and levels, by rating.
 
-  Privacy: each of ANSWERS has noise of its own.
+  Privacy: RATING_ANSWERS of counts and ratings, and one of users' levels, each
+  with noise of its own, are as many as there are of pairs.
   """
-  table, sums = state.hyper.ratings, rating_sums(state, data).T[..., None]
+  hyper, sums = state.hyper, rating_sums(state, data).T[..., None]
   # As many of the draws as there are numbers.
-  draws = noise.Draws(*(part[:, : sums.shape[1]] for part in draws))
+  own = slice(sums.shape[1]), slice(RATING_ANSWERS)
+  draws = noise.Draws(*(part[:, *own] for part in draws))
   answers = jnp.broadcast_to(sums, draws.value.shape)
-  noisy = finite(table.add(answers, draws)).mean(axis=-1).T
-  return with_ratings(state, noisy, table.std / ANSWERS**0.5)
+  noisy = finite(hyper.ratings.add(answers, draws)).mean(axis=-1).T
+  levels = finite(hyper.levels.add(level_sums(state, data), of_levels))
+  sums = state.sums._replace(ratings=noisy, levels=levels)
+  std = hyper.ratings.std / RATING_ANSWERS**0.5
+  return with_ratings(state._replace(sums=sums), std)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,6 +275,7 @@ def moments(config: MomentsConfig) -> System:
       first=jnp.zeros((items, 2)),
       second=jnp.zeros((2, items, items)),
       ratings=jnp.zeros((items, 2)),
+      levels=jnp.zeros(2),
     )
     return State(
       factors,
@@ -291,6 +316,8 @@ def hyper_of(config: MomentsConfig, num_users: int, num_items: int) -> Any:
     config,
     'width',
     'center',
+    'quarter',
+    'scale',
     'sent_ridge',
     'home_ridge',
     'count_weight',

@@ -30,6 +30,7 @@ from dpmf_jax.systems.dpals_items import positive_counts
 from dpmf_jax.systems.moments_levels import Left, Levels, Sent, levels
 from dpmf_jax.systems.row_means import (
   common_fit,
+  level_ridge,
   own_bias_ridge,
   shrunk_means,
 )
@@ -46,8 +47,8 @@ _NEGATIVE = 2.0
 # About the part of a residual's variance that no other rating tells, to begin
 # with, and how often it is computed anew.
 _OWN, _TIMES = 0.8, 4
-# The least of it.
-_LEAST_OWN = 0.05
+# The least of it: where noise hides pairs it is found too small.
+_LEAST_OWN = 0.3
 # How far the mean of all ratings is from the scale's middle, about, in widths.
 _COMMON = 0.25
 # What a residual is about, before it is known, in 2^-9 of the scale.
@@ -83,7 +84,9 @@ class Sums(NamedTuple):
 
   first: jax.Array  # [I, 2]: counts and residuals
   second: jax.Array  # [2, I, I], symmetric: residuals and counts
-  ratings: jax.Array  # [I, 2]: counts and ratings, in place of the second
+  # In place of the second: counts and ratings, [I, 2], and users' levels, [2].
+  ratings: jax.Array
+  levels: jax.Array
 
 
 class State(NamedTuple):
@@ -162,17 +165,19 @@ def _average(mean: jax.Array, count: jax.Array) -> jax.Array:
   return jnp.sum(count * mean) / jnp.sum(count)
 
 
-def with_ratings(state: State, noisy: jax.Array, std: jax.Array) -> State:
+def with_ratings(state: State, std: jax.Array) -> State:
   """The state with means alone, of sums of ratings as they are, by rating.
 
-  Counts were asked for twice, and are their mean by precision. What is made of
-  them is what `power_mf` makes of such sums, but for ridges.
+  Counts were asked for in both steps, and are their mean by precision. What is
+  made of them is what `power_mf` makes of such sums, but for ridges. `std` is
+  of the noise on the means of all answers.
   """
   hyper, rated = state.hyper, state.sums.first[:, 0]
+  noisy, levels = state.sums.ratings, state.sums.levels
   before, now = jnp.square(hyper.means.std), jnp.square(std)
   count = (rated * now + noisy[:, 0] * before) / (before + now)
   count_std = jnp.sqrt(before * now / (before + now))
-  quarter, label = hyper.width / 4, 2.0 ** (LABEL_BITS - 2)
+  quarter, label = hyper.quarter, 2.0 ** (LABEL_BITS - 2)
   known = shrunk_means(
     count / hyper.counted,
     noisy[:, 1] / label,
@@ -182,13 +187,13 @@ def with_ratings(state: State, noisy: jax.Array, std: jax.Array) -> State:
   )
   own = known.number.sum() / len(state.factors.user)
   ridge = own_bias_ridge(hyper.home_ridge * _FEW_RIDGE, own)
+  ridge = level_ridge(levels, jnp.broadcast_to(hyper.levels.std, 2), ridge)
   common, bias_ridge = common_fit(known, now / label**2, ridge)
   apart = (known.mean - known.common) * quarter
   rank = state.factors.item.shape[1] - 2
   item = item_columns(jnp.zeros((len(apart), rank)), apart)
   return state._replace(
     factors=state.factors._replace(item=item),
-    sums=state.sums._replace(ratings=noisy),
     number=item_counts(count[:, None], hyper.counted, count_std),
     mean=known.mean * quarter,
     common=common * quarter,
@@ -257,7 +262,7 @@ def left_by_rating(number: jax.Array, ridge: jax.Array) -> Left:
 
 def _levels(state: State, own: jax.Array, found: Pairs | None) -> Levels:
   """How users differ in level, if they have about `own` ratings, by user."""
-  hyper, (first, second, _) = state.hyper, state.sums
+  hyper, (first, second, *_) = state.hyper, state.sums
   users = having = len(state.factors.user)
   number, error = own, _NUMBER_OFF * own
   product, unknown = jnp.float32(0), jnp.float32(1e6)

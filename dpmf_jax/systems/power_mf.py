@@ -243,7 +243,7 @@ def power_mf(config: PowerMFConfig) -> System:
   rating moves by 1, has integer noise, and it alone decides which of the two is
   run, with what it leaves of epsilon and delta (`accounting.Either`). With
   level_share two sums over users, which a rating moves by
-  `plans.power_mf.level_sensitivities`, have integer noise after item means
+  `plans.user_levels.sensitivities`, have integer noise after item means
   alone, whose epsilon is then what these leave. docs/privacy/power_mf.md has
   the proof.
   """

@@ -96,7 +96,7 @@ def _rows(state: State, sides: tuple[Rows, Rows], noisy, own, other, counts):
 
 def item_means(key, state: State, data: Data, how) -> State:
   rows, users = data.by_item, data.by_user.num_rows
-  label = labels(rows, state, None)
+  label = labels(rows, state.hyper, None)
   pair = noisy_pair(key, state, rows, users, label, how)
   item = alike(
     lambda pair: shrunk_means(**pair._asdict(), most=users, pure=how[0]),
@@ -114,7 +114,7 @@ def item_means_alone(key, state: State, data: Data, shift: int) -> State:
 
 def user_biases(key, state: State, data: Data, how) -> State:
   rows, most = data.by_user, data.by_item.num_rows
-  label = labels(rows, state, state.item.mean)
+  label = labels(rows, state.hyper, state.item.mean)
   pair = noisy_pair(key, state, rows, most, label, how)
   sums = pair.number, pair.total
   of = lambda number, total: pair._replace(number=number, total=total)
@@ -164,7 +164,7 @@ def _asked(
   )  # fmt: skip
   other = _each(lambda rows: shortened(rows, gauge), others, other)
   own = _each(lambda rows: rows @ gauge.back, rows, own)
-  label = labels(rows, state, *means[::-1])
+  label = labels(rows, state.hyper, *means[::-1])
   if apart is not None:
     label = of_part(rows, label, apart=apart)
   noisy = noisy_sums(key, state, rows, label, own, other)
@@ -265,7 +265,7 @@ def item_sums(key, state: State, data: Data) -> State:
   hyper = state.hyper
   counts = (state.done - hyper.before) % 2 == 0
   user, item = (jnp.zeros_like(rows) for rows in state.factors)
-  label = labels(data.by_item, state, state.user.mean, state.item.mean)
+  label = labels(data.by_item, state.hyper, state.user.mean, state.item.mean)
   label = jnp.where(counts, -2 * hyper.residual_bound, label)
   one = user.at[:, 0].set(1.0)
   noisy = noisy_sums(key, state, data.by_item, label, item, one)[:, 0]

@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmf_jax.kernels import lattice, normal
-from dpmf_jax.kernels.slices import Chunk, each_rating, sum_over_slices, take
+from dpmf_jax.kernels.slices import each_rating, take
 from dpmf_jax.mechanisms import geometric, laplace, noise
 from dpmf_jax.plans import power_mf as settings
 from dpmf_jax.rows import Data, Rows
 from dpmf_jax.systems.row_means import Means, Pair
+from dpmf_jax.systems.user_levels import levels_of_users
 from dpmf_jax.types import Factors
 
 
@@ -49,12 +50,11 @@ class State(NamedTuple):
   hyper: Any  # `traced`
 
 
-def labels(rows: Rows, state: State, column_mean, row_mean=None) -> jax.Array:
+def labels(rows: Rows, hyper: Any, column_mean, row_mean=None) -> jax.Array:
   """What the means leave of each rating, [C, S, L], in quarters.
 
   Privacy: of a rating, its own value and means alone, elementwise.
   """
-  hyper = state.hyper
   middle = (hyper.low + hyper.high) / 2
 
   def left(rows: Rows, column: jax.Array, row: jax.Array, *means) -> jax.Array:
@@ -171,10 +171,11 @@ def with_levels(key, state: State, data: Data) -> State:
   """How users differ in level, noisy.
 
   Privacy: given item means, which an earlier step released, one rating moves
-  the exact integers by `level_sensitivities`; see `geometric_noise`.
+  the exact integers by `plans.user_levels.sensitivities`; see
+  `geometric_noise`.
   """
   exact = levels_of_users(
-    data.by_user, labels(data.by_user, state, state.item.mean)
+    data.by_user, labels(data.by_user, state.hyper, state.item.mean)
   )
   keys = jax.random.split(noise.unrolled(key))
   noisy = [
@@ -182,35 +183,3 @@ def with_levels(key, state: State, data: Data) -> State:
     for own, coins in zip(keys, state.hyper.level_coins, strict=True)
   ]
   return state._replace(levels=exact + jnp.stack(noisy))
-
-
-def levels_of_users(rows: Rows, label: jax.Array) -> jax.Array:
-  """int32 [2]: products of two ratings of a user, and squares, summed.
-
-  Users have the means of these times their number of ratings, or 8 if they have
-  more, and nothing if they have one. Ratings are in fourths of a quarter.
-
-  Privacy: a user's terms are functions of their own ratings and `label`s: of
-  exact sums, in float32, and rounded to integers, whose sums are exact.
-  `check_levels` has the sizes for which they fit int32.
-  """
-  bound = settings.LEVEL_BOUND
-
-  def sums(chunk: Chunk) -> jax.Array:
-    steps = jnp.clip(
-      jnp.round(chunk.value * settings.LEVEL_STEPS), -bound, bound
-    )
-    steps = jnp.where(chunk.mask, steps, 0.0).astype(jnp.int32)
-    columns = chunk.mask.astype(jnp.int32), steps, steps * steps
-    return jnp.stack(
-      [column.sum(axis=1, dtype=jnp.int32) for column in columns], axis=1
-    )
-
-  own = sum_over_slices(sums, dataclasses.replace(rows, value=label), (), ())
-  number, total, square = own.astype(jnp.float32).T
-  there, number = number >= 2, jnp.maximum(number, 2.0)
-  weight = jnp.minimum(number, settings.LEVEL_RATINGS) / number
-  product = (total * total - square) / (number - 1)
-  terms = [jnp.floor(weight * each + 0.5) for each in (product, square)]
-  terms = [jnp.where(there, each, 0.0).astype(jnp.int32) for each in terms]
-  return jnp.stack([each.sum(dtype=jnp.int32) for each in terms])

@@ -20,6 +20,7 @@ from dpmf_jax.plans.moments import (
   MAX_CELLS,
   MAX_DRAWS,
   MAX_ITEMS,
+  RATING_ANSWERS,
   MomentsConfig,
   bounds,
   check_size,
@@ -546,22 +547,56 @@ def test_too_few_ratings_for_pairs_are_asked_for_as_they_are():
   @jax.vmap
   def runs(one, other):
     state = moments._first(one, start, data, 'rating')
+    levels = moments.level_sums(state, data)
     state = moments._second(other, state, data, 'rating')
-    return tuple(state.sums)
+    sums = state.sums
+    return *sums._replace(levels=sums.levels - levels), levels
 
   keys = lambda seed: jax.random.split(jax.random.key(seed), 300)
-  first, second, ratings = map(np.asarray, runs(keys(2), keys(3)))
+  *found, levels = map(np.asarray, runs(keys(2), keys(3)))
+  first, second, ratings, of_levels = found
   exact, stds = released_numbers(start, data, 'rating'), plan(config).noise
   # An attacker is shown what both steps gave.
   moved = np.std(first - exact['means'][None])
   assert moved == pytest.approx(stds['means'], rel=0.05)
   moved = np.std(ratings - exact['ratings'][None])
-  assert moved == pytest.approx(stds['ratings'] / ANSWERS**0.5, rel=0.05)
+  assert moved == pytest.approx(stds['ratings'] / RATING_ANSWERS**0.5, rel=0.05)
+  assert levels.any()
+  assert np.std(of_levels, axis=0) == pytest.approx(stds['levels'], rel=0.15)
+  assert np.abs(np.mean(of_levels, axis=0)).max() < 0.2 * stds['levels']
+  every = np.concatenate(
+    [of_levels, (ratings - exact['ratings']).reshape(300, -1)], axis=1
+  )
+  alike = np.corrcoef(every.T)[:2, 2:]
+  assert np.abs(alike).max() < 0.3  # no draw is in two of them
   assert not second.any()
   many = [(u, i, 5.0 - (u + i) % 2) for u in range(300) for i in range(ITEMS)]
   full = training_data(table(many, 300, ITEMS))
   state = _first(jax.random.key(1), start, full, 'rating')
   assert moments.pairs_pay(state)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('level', 'least', 'most'), [(1.0, 0.3, 3), (0.0, 8, 60)]
+)
+def test_biases_are_shrunk_by_how_users_differ_where_pairs_are_few(
+  level, least, most
+):
+  """Users of four ratings of 3 +- 1, whose means differ or do not."""
+  rng = np.random.default_rng(4)
+  own = level * rng.choice([-1.0, 1.0], 4000)
+  rows = [
+    (u, i, float(np.clip(3 + own[u] + rng.choice([-1.0, 1.0]), 1, 5)))
+    for u in range(4000)
+    for i in rng.choice(ITEMS, 4, replace=False)
+  ]
+  data = training_data(table(rows, 4000, ITEMS))
+  config = settings(**{**BY_RATING, 'pairs_from': 1e6}, epsilon=1.0)
+  state = fit(moments.moments(config), jax.random.key(2), data)
+  assert np.asarray(state.sums.levels).any()
+  # The best ridge is the variance of ratings over that of users.
+  assert least <= float(state.bias_ridge) <= most
 
 
 @pytest.mark.parametrize('items', [1, 12, 23])
@@ -627,9 +662,10 @@ def test_the_two_steps_spend_what_is_stated(epsilon, share, unit):
     name: (made.sensitivity[name] / std) ** 2
     for name, std in made.noise.items()
   }
-  # By rating the second step asks for one of two, each at the same cost.
-  other = each.get('ratings', each['moments'])
-  assert other == pytest.approx(each['moments'], rel=1e-12)
+  if unit == 'rating':
+    # The second step asks for one of two, at the same cost.
+    instead = RATING_ANSWERS * each['ratings'] + each['levels']
+    assert instead == pytest.approx(ANSWERS * each['moments'], rel=1e-12)
   spent = sum(number * each[name] for name, number in answers.items())
   event = made.guarantee.event
   assert isinstance(event, accounting.Gaussian)

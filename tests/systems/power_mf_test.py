@@ -20,13 +20,12 @@ from dpmf_jax import accounting, training
 from dpmf_jax.accounting import tails
 from dpmf_jax.evaluation import metrics
 from dpmf_jax.kernels import lattice
-from dpmf_jax.plans import selection
+from dpmf_jax.plans import selection, user_levels
 from dpmf_jax.plans.auto import recommended
 from dpmf_jax.plans.power_mf import (
   PowerMFConfig,
   lattice_spacing,
   level_laws,
-  level_sensitivities,
   needed_ratings,
   plan,
 )
@@ -45,6 +44,7 @@ from dpmf_jax.systems.row_factors import (
   shrunk_rows,
 )
 from dpmf_jax.systems.row_means import level_ridge, shrunk_means
+from dpmf_jax.systems.user_levels import levels_of_users
 from dpmf_jax.training import fit
 
 SCALE = (1.0, 5.0)
@@ -78,14 +78,14 @@ def side(ratings, by):
 
 @functools.partial(jax.jit, static_argnames=('others', 'how'))
 def pair_of(key, state, rows, column_mean, others, how):
-  label = power_mf_sums.labels(rows, state, column_mean)
+  label = power_mf_sums.labels(rows, state.hyper, column_mean)
   found = power_mf_sums.noisy_pair(key, state, rows, others, label, how)
   return found.number, found.total
 
 
 @jax.jit
 def sums_of(key, state, rows, means, own, other):
-  label = power_mf_sums.labels(rows, state, *means)
+  label = power_mf_sums.labels(rows, state.hyper, *means)
   return power_mf_sums.noisy_sums(key, state, rows, label, own, other)
 
 
@@ -178,7 +178,7 @@ def test_a_rating_moves_sums_of_its_own_part_alone(by, apart):
 
   @jax.jit
   def found(rows):
-    label = power_mf_sums.labels(rows, state, None)
+    label = power_mf_sums.labels(rows, state.hyper, None)
     label = power_mf_sums.of_part(rows, label, apart=apart)
     key = jax.random.key(1)
     return power_mf_sums.noisy_sums(key, state, rows, label, mine, other)
@@ -467,7 +467,7 @@ def test_a_run_compiles_the_steps_that_it_takes(epsilon):
 @jax.jit
 def exact_levels(rows):
   """Of ratings as they are, from the middle of 1..5."""
-  return power_mf_sums.levels_of_users(rows, rows.value - 3)
+  return levels_of_users(rows, rows.value - 3)
 
 
 def levels_of(values):
@@ -503,7 +503,7 @@ def test_a_rating_moves_levels_by_no_more_than_is_stated():
         own = [1.0] * low + [rest] * (number - low)
         moved = [levels_of([*own, new]) - levels_of(own) for new in (1, 3, 5)]
         largest = np.maximum(largest, np.abs(moved).max(axis=0))
-  stated = np.array(level_sensitivities())
+  stated = np.array(user_levels.sensitivities())
   assert (largest <= stated).all()
   assert (largest >= stated - 1).all()  # they are reached, but for rounding
 
@@ -611,7 +611,7 @@ def test_levels_of_too_many_users_or_items_are_refused(monkeypatch):
   system = power_mf(make(rank=0, level_share=0.1))
   for what, number in ('users', 6), ('items', 5):
     with monkeypatch.context() as patch:
-      patch.setattr(module.settings, f'MAX_LEVEL_{what.upper()}', number - 1)
+      patch.setattr(user_levels, f'MAX_{what.upper()}', number - 1)
       with pytest.raises(ValueError, match=f'at most {number - 1} {what}'):
         system.init(key, data)
   system.init(key, data)
