@@ -136,7 +136,7 @@ def with_items(state: State, unit: Unit) -> State:
   second, stds = sums.second, (std, std / hyper.count_weight)
   if unit == 'rating':
     second, stds = _in_own_units(second, stds)
-  apart = (state.mean - _average(state.mean, count)) * 4 / hyper.width
+  apart = (state.mean - _average(state.mean, count)) / hyper.quarter
   found = pairs_of(finite(second), count, stds, _ALONE[unit], apart)
   if unit == 'rating':
     left = left_by_rating(found.number, hyper.sent_ridge)
@@ -157,7 +157,7 @@ def with_items(state: State, unit: Unit) -> State:
     common=common,
     ridge=found.ridge,
     bias_ridge=ridge,
-    slope_ridge=found.ridge / found.slope * jnp.square(hyper.width / 4),
+    slope_ridge=found.ridge / found.slope * jnp.square(hyper.quarter),
   )
 
 

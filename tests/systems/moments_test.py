@@ -592,7 +592,7 @@ def test_biases_are_shrunk_by_how_users_differ_where_pairs_are_few(
     for i in rng.choice(ITEMS, 4, replace=False)
   ]
   data = training_data(table(rows, 4000, ITEMS))
-  config = settings(**{**BY_RATING, 'pairs_from': 1e6}, epsilon=1.0)
+  config = settings(**BY_RATING, pairs_from=1e6, epsilon=1.0)
   state = fit(moments.moments(config), jax.random.key(2), data)
   assert np.asarray(state.sums.levels).any()
   # The best ridge is the variance of ratings over that of users.
